@@ -1,0 +1,9 @@
+/* kvlab.h - the whole core: numbers, records and what is built on them. See docs/architecture.md. */
+#ifndef kvlab_kvlab_h
+#define kvlab_kvlab_h
+
+#include "kvlab/base.h"
+#include "kvlab/number.h"
+#include "kvlab/record.h"
+
+#endif

@@ -1,0 +1,97 @@
+/* base.c - errors, counted memory, the cancel flag. The only mutable globals of the core are here. */
+#include "kvlab/base.h"
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static atomic_size_t live_bytes;
+static atomic_llong allocs_left = -1; /* negative: no limit */
+static atomic_bool cancel_flag;
+
+kvl_status kvl_fail(kvl_error *err, kvl_status status, const char *fmt, ...) {
+    if (err) {
+        va_list args;
+        va_start(args, fmt);
+        err->status = status;
+        vsnprintf(err->msg, sizeof err->msg, fmt, args);
+        va_end(args);
+    }
+    return status;
+}
+
+/* A block is [header, 64 bytes][payload]: the header remembers the size for the live count. */
+enum { HEADER = 64 };
+
+static size_t read_limit(const char *path) {
+    FILE *f = fopen(path, "r");
+    if (!f) return SIZE_MAX;
+    char text[64];
+    size_t limit = SIZE_MAX;
+    if (fgets(text, sizeof text, f) && text[0] >= '0' && text[0] <= '9')
+        limit = strtoull(text, NULL, 10);
+    fclose(f);
+    return limit;
+}
+
+size_t kvl_memory_limit(void) {
+    long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+    size_t limit = pages > 0 && size > 0 ? (size_t)pages * (size_t)size : SIZE_MAX;
+    size_t v2 = read_limit("/sys/fs/cgroup/memory.max");
+    size_t v1 = read_limit("/sys/fs/cgroup/memory/memory.limit_in_bytes");
+    if (v2 < limit) limit = v2;
+    if (v1 < limit) limit = v1;
+    return limit;
+}
+
+void *kvl_alloc(size_t bytes) {
+    if (bytes == 0 || bytes > SIZE_MAX - 2 * HEADER) return NULL;
+    if (atomic_load(&allocs_left) >= 0 && atomic_fetch_sub(&allocs_left, 1) <= 0) {
+        atomic_store(&allocs_left, 0);
+        return NULL;
+    }
+    /* Asking for the limit costs a few file reads, so only blocks that could matter pay for it. */
+    if (bytes >= ((size_t)64 << 20)) {
+        size_t limit = kvl_memory_limit(), live = atomic_load(&live_bytes);
+        if (live > limit || bytes > limit - live) return NULL;
+    }
+    size_t total = (bytes + HEADER + HEADER - 1) / HEADER * HEADER;
+    unsigned char *block = aligned_alloc(HEADER, total);
+    if (!block) return NULL;
+    memset(block, 0, total);
+    memcpy(block, &bytes, sizeof bytes);
+    atomic_fetch_add(&live_bytes, bytes);
+    return block + HEADER;
+}
+
+void kvl_free(void *p) {
+    if (!p) return;
+    unsigned char *block = (unsigned char *)p - HEADER;
+    size_t bytes;
+    memcpy(&bytes, block, sizeof bytes);
+    atomic_fetch_sub(&live_bytes, bytes);
+    free(block);
+}
+
+size_t kvl_live_bytes(void) {
+    return atomic_load(&live_bytes);
+}
+
+void kvl_alloc_fail_after(int64_t n) {
+    atomic_store(&allocs_left, n);
+}
+
+void kvl_cancel(void) {
+    atomic_store(&cancel_flag, true);
+}
+
+void kvl_cancel_clear(void) {
+    atomic_store(&cancel_flag, false);
+}
+
+bool kvl_cancelled(void) {
+    return atomic_load(&cancel_flag);
+}

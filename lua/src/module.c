@@ -1,0 +1,11 @@
+/* module.c - luaopen_kvlab_core: the C half of `require 'kvlab'`, one subtable for each part. */
+#include "lkvl.h"
+
+KVL_API int luaopen_kvlab_core(lua_State *L);
+
+int luaopen_kvlab_core(lua_State *L) {
+    luaL_checkversion(L);
+    lua_newtable(L);
+    kvl_open_base(L);
+    return 1;
+}
