@@ -209,6 +209,7 @@ local function make(kind, changes, base)
       fields.keys = fields.form == 'entry' and 'entry' or 'input'
     end
     if not fields.form then fields.form = 'entry' end
+    if fields.pool == false then fields.pool = nil end
     if fields.keys == 'entry' and fields.form == 'heads' then
       fail(kind, "keys = entry projects the index key from one shared entry, but per-head rows have none; "
         .. 'use keys = input')

@@ -356,15 +356,15 @@ end
 -- L:called(i) -> "layer 3 (layer_id 2), reuse", the way messages name a layer.
 function class:called(i) return called(i, state[self].layers[index_of(self, i)]) end
 
--- L:classes() -> a list of { first =, count = }: layers that are alike in themselves, their owner and their
+-- L:classes() -> a list of { first =, count = }, and the entry of each layer: layers that are alike in themselves, their owner and their
 -- selector, so that what holds for one holds for all. Counting visits classes, not layers.
 function class:classes()
   local own = state[self]
-  if own.classes then return own.classes end
+  if own.classes then return own.classes, own.class_of end
   local list, seen = {}, {}
   local layers, owner, selector = own.layers, own.owner, own.selector
   local id = layer.id
-  local ids = {}
+  local ids, class_of = {}, {}
   for i = 1, #layers do
     ids[i] = id(layers[i])
     local from, chosen = owner[i], selector[i]
@@ -378,9 +378,10 @@ function class:classes()
       list[#list + 1] = entry
     end
     entry.count = entry.count + 1
+    class_of[i] = entry
   end
-  own.classes = list
-  return list
+  own.classes, own.class_of = list, class_of
+  return list, class_of
 end
 
 -- L:warnings(widths) -> a list of texts. Tokens of an open block are readable only through the window, so a

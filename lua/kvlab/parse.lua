@@ -85,11 +85,10 @@ local function one_layer(state)
   local kind = name:lower()
   -- "reuse x5" and "reusex5": an x that is followed by a count repeats.
   if not layer.KINDS[kind] then
-    local stem, repeat_count = kind:match('^(%a+)x(%d+)$')
+    local stem = kind:match('^(%a+)x%d+$')
     if stem and layer.KINDS[stem] then
       kind = stem
       state.at = at + #stem
-      assert(repeat_count)
     end
   end
   local given = {}
