@@ -101,7 +101,7 @@ local function digits(a)
 end
 
 -- --- fractions -------------------------------------------------------------------------------------
-local meta = { __name = 'kvlab.Exact', __metatable = 'kvlab.Exact' }
+local meta = { __name = 'kvlab.Exact' }
 meta.__index = meta
 local ONE = natural(1)
 

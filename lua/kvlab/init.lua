@@ -3,7 +3,7 @@ local core = require 'kvlab.core'
 local layer = require 'kvlab.layer'
 local layout = require 'kvlab.layout'
 
-local kv = { _VERSION = 'kvlab ' .. core.base.version }
+local kv = { _VERSION = 'kvlab ' .. core.version }
 package.loaded['kvlab'] = kv -- presets and modules below require us while we are being made
 
 -- layouts: the kinds of layer are values (kv.swa, kv.full, ...), the rest makes layouts of them
@@ -28,5 +28,8 @@ kv.count = count.layout
 kv.factors = count.factors
 kv.flops = require('kvlab.flops').layout
 kv.exact = require 'kvlab.exact'
+
+-- pictures
+kv.plot = require 'kvlab.plot'
 
 return kv

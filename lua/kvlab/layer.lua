@@ -247,6 +247,9 @@ end
 -- Every distinct layer has a small integer of its own; counting groups a layout's layers by it.
 function layer.id(self) return state[self].id end
 
+-- layer.get(self, name) -> the field, or nil when it is open or no field of a layer at all.
+function layer.get(self, name) return state[self].fields[name] end
+
 function meta.__index(self, name)
   if class[name] then return class[name] end
   local own = state[self]

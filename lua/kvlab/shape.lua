@@ -1,5 +1,6 @@
 -- shape.lua: one layer with its numbers filled in: what a row is, who owns it, which record holds it.
 -- The place where layer, widths and records meet; counting, reports and running all ask here.
+local layer = require 'kvlab.layer'
 local record = require 'kvlab.record'
 
 local shape = {}
@@ -8,7 +9,7 @@ local shape = {}
 local function reader(L, i, widths)
   local l = L[i]
   return function(name, optional)
-    local value = l[name]
+    local value = layer.get(l, name)
     if value == nil then value = widths[name] end
     if value == nil and not optional then
       error(('%s: the width %s is missing; give it with --widths %s=NUMBER or in the widths of the layout')
