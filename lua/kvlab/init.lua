@@ -32,11 +32,4 @@ kv.exact = require 'kvlab.exact'
 -- pictures
 kv.plot = require 'kvlab.plot'
 
-kv.number = require 'kvlab.number'
-
-local record = require 'kvlab.record'
-kv.record = record.new
-kv.records = record.names
-kv.record_named = record.named
-
 return kv

@@ -385,22 +385,22 @@ function class:classes()
 end
 
 -- L:warnings(widths) -> a list of texts. Tokens of an open block are readable only through the window, so a
--- ratio above the window hides some of them until the block is complete.
+-- ratio above the window hides some of them until the block is complete. The worst query is the one just
+-- before that: ratio - 1 tokens are open, and the window shows its own.
 function class:warnings(widths)
   local list = {}
-  for _, entry in ipairs(self:classes()) do
+  for _, entry in ipairs((self:classes())) do
     local i = entry.first
     local at = self:owner(i)
     local ratio = at and self[at].ratio or 1
     if ratio > 1 then
-      local ok, window = pcall(self.window, self, i, widths)
-      if ok and ratio > math.max(window, 1) then
-        -- Worst just before a block completes: ratio - 1 open tokens, of which the window shows its own.
+      local window = self:window(i, widths)
+      local hidden = ratio - 1 - window
+      if hidden > 0 then
         list[#list + 1] = ('%s%s: entries cover %d tokens but the window %s, so up to %d tokens of an open block '
           .. 'are not readable: the query at position %d reads nothing of positions 0 to %d; use a window of %d '
           .. 'or more'):format(self:called(i), entry.count > 1 and (' and %d more'):format(entry.count - 1) or '',
-          ratio, window == 0 and 'is none' or ('is only %d'):format(window), ratio - 1 - window,
-          ratio - 2, ratio - 2 - window, ratio - 1)
+          ratio, window == 0 and 'is none' or ('is only %d'):format(window), hidden, ratio - 2, hidden - 1, ratio - 1)
       end
     end
   end

@@ -70,7 +70,7 @@ local function fields(state, into)
     if into[name] ~= nil then fail(state, at, "the field '%s' is given twice", name) end
     into[name] = value(state)
     skip(state)
-    if not take(state, ',') and state.text:sub(state.at, state.at) ~= '}' then
+    if state.at <= #state.text and not take(state, ',') and state.text:sub(state.at, state.at) ~= '}' then
       fail(state, state.at, "expected ',' or '}' in the fields, got %s", here(state))
     end
     skip(state)
