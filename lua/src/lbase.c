@@ -50,6 +50,7 @@ static int base_isatty(lua_State *L) {
  * raises once and is gone, so that <close> variables can clean up; code that catches errors for
  * somebody else asks interrupted() and raises again. */
 static lua_State *interrupt_state;
+static volatile sig_atomic_t interrupt_armed;      /* may the handler set the hook? */
 static volatile sig_atomic_t interrupt_seen;       /* since the last clear_interrupt */
 static volatile sig_atomic_t interrupt_unanswered; /* signals since anybody noticed one */
 static struct timespec interrupt_first;            /* the time of the first of these */
@@ -81,6 +82,11 @@ static void watch_hook(lua_State *L, lua_Debug *ar) {
     if (interrupt_seen) raise_interrupt(L);
 }
 
+static void set_interrupt_hook(void) {
+    lua_sethook(interrupt_state, interrupt_hook,
+                LUA_MASKCALL | LUA_MASKRET | LUA_MASKLINE | LUA_MASKCOUNT, 1);
+}
+
 /* A single call into C that does not poll (a pattern match can take years) hears nothing. Whoever
  * still presses Ctrl-C three seconds later is told how to end the process, and may. */
 static void on_interrupt(int signo) {
@@ -105,22 +111,41 @@ static void on_interrupt(int signo) {
     }
     interrupt_seen = 1;
     kvl_cancel();
-    if (interrupt_state)
-        lua_sethook(interrupt_state, interrupt_hook,
-                    LUA_MASKCALL | LUA_MASKRET | LUA_MASKLINE | LUA_MASKCOUNT, 1);
+    if (interrupt_armed) set_interrupt_hook();
 }
 
-/* catch_interrupts(): from now on Ctrl-C raises the Lua error "interrupted" in the running code
- * instead of ending the process. Called once by a front end, never by the library. */
+/* catch_interrupts([everywhere = true]): from now on Ctrl-C raises the Lua error "interrupted" in
+ * the running code instead of ending the process; with false only in code that interruptible()
+ * runs. Called once by a front end, never by the library. */
 static int base_catch_interrupts(lua_State *L) {
     struct sigaction act;
     lua_rawgeti(L, LUA_REGISTRYINDEX, LUA_RIDX_MAINTHREAD);
-    interrupt_state = lua_tothread(L, -1);
+    interrupt_state = lua_tothread(L, -1); /* lives as long as the Lua state */
+    lua_pop(L, 1);
+    interrupt_armed = lua_isnoneornil(L, 1) || lua_toboolean(L, 1);
     memset(&act, 0, sizeof act);
     act.sa_handler = on_interrupt; /* no SA_RESTART: a waiting read returns */
     sigemptyset(&act.sa_mask);
     sigaction(SIGINT, &act, NULL);
     return 0;
+}
+
+/* interruptible(f, ...): pcall(f, ...) that Ctrl-C can stop after catch_interrupts(false). A front
+ * end needs it so that its own code between two inputs is never hit; clear_interrupt() tells it of
+ * one. */
+static int base_interruptible(lua_State *L) {
+    luaL_checkany(L, 1);
+    sig_atomic_t before = interrupt_armed;
+    if (interrupt_state) {
+        interrupt_armed = 1;
+        if (interrupt_seen) set_interrupt_hook();
+    }
+    int status = lua_pcall(L, lua_gettop(L) - 1, LUA_MULTRET, 0);
+    interrupt_armed = before;
+    if (interrupt_state && !before) lua_sethook(interrupt_state, NULL, 0, 0);
+    lua_pushboolean(L, status == LUA_OK);
+    lua_insert(L, 1);
+    return lua_gettop(L);
 }
 
 /* watch(thread): lets Ctrl-C reach a coroutine; those it creates inherit this. */
@@ -247,6 +272,7 @@ static const luaL_Reg base_funcs[] = {{"live_bytes", base_live_bytes},
                                       {"now", base_now},
                                       {"isatty", base_isatty},
                                       {"catch_interrupts", base_catch_interrupts},
+                                      {"interruptible", base_interruptible},
                                       {"watch", base_watch},
                                       {"interrupted", base_interrupted},
                                       {"clear_interrupt", base_clear_interrupt},
