@@ -1,12 +1,14 @@
 -- preview.lua: a value as the prompt shows it: preview(value) -> text.
--- Bounded whatever it is given: a table shows at most 20 entries on one line, or 10 lines, tables inside it are
--- {...}; a value with __tostring says itself what it is, up to a length.
+-- Bounded whatever it is given: a table shows at most 20 entries on one line, or 10 lines, tables inside it
+-- are {...}; a value with __tostring says itself what it is, up to a length.
 local MAX_ENTRIES <const>, MAX_LINES <const>, MAX_TEXT <const> = 20, 10, 20000
 
 local function brief(value)
   if type(value) == 'string' then
     if #value > 60 then value = value:sub(1, 57) .. '...' end
-    return "'" .. value:gsub('[%c\']', function(c) return ('%q'):format(c):sub(2, -2) end) .. "'"
+    return "'" .. value:gsub("[%c\\']", function(c)
+      return c == '\n' and '\\n' or c:find('%c') and '\\' .. c:byte() or '\\' .. c
+    end) .. "'"
   end
   local meta = debug.getmetatable(value)
   if type(value) == 'table' and not (meta and rawget(meta, '__tostring')) then

@@ -251,16 +251,14 @@ function repl.run(kv)
   kv = kv or require 'kvlab'
   local env = repl.environment(kv)
   local terminal = base.isatty(0)
-  local remember, read = function() end, nil
+  local remember, read = function() end, plain_reader(terminal)
   if terminal then
     base.catch_interrupts(false)
     local recent
     remember, recent = open_history()
     local has_readline, readline = pcall(require, 'readline')
-    read = has_readline and readline_reader(readline, env, kv, recent) or plain_reader(true)
+    if has_readline then read = readline_reader(readline, env, kv, recent) end
     io.stdout:write(('kvlab %s. help() shows what there is, Ctrl-D ends.\n'):format(core.version))
-  else
-    read = plain_reader(false)
   end
   local good = true
   local pending -- the lines of an unfinished input
