@@ -29,7 +29,13 @@ kv.factors = count.factors
 kv.flops = require('kvlab.flops').layout
 kv.exact = require 'kvlab.exact'
 
--- pictures
+-- pictures, help, files
 kv.plot = require 'kvlab.plot'
+kv.json = require 'kvlab.json'
+kv.suggest = require 'kvlab.suggest'
+kv.help = require('kvlab.help').print
+
+-- The method table of each class, by name: for help, completion and the test of the documentation.
+kv.classes = { Layer = layer.class, Layout = layout.class, Record = record.class, Exact = kv.exact.class }
 
 return kv

@@ -73,8 +73,9 @@ end
 
 local function encode_float(x)
   if x ~= x or x == math.huge or x == -math.huge then return 'null' end
+  -- Any 15 digits survive a double, so %.15g drops what is not needed; below the normal range fewer do.
   local text
-  for digits = 15, 17 do
+  for digits = math.abs(x) < 0x1p-1022 and 1 or 15, 17 do
     text = ('%.' .. digits .. 'g'):format(x)
     if tonumber(text) == x then break end
   end
