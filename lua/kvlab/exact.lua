@@ -101,8 +101,8 @@ local function digits(a)
 end
 
 -- --- fractions -------------------------------------------------------------------------------------
-local meta = { __name = 'kvlab.Exact' }
-meta.__index = meta
+local class = {}
+local meta = { __name = 'kvlab.Exact', __index = class }
 local ONE = natural(1)
 
 local function make(n, d)
@@ -172,11 +172,11 @@ function meta.__tostring(a)
   return digits(a.n) .. '/' .. digits(a.d)
 end
 
-function meta:is_whole() return #self.d == 1 and self.d[1] == 1 end
-function meta:is_zero() return #self.n == 0 end
+function class:is_whole() return #self.d == 1 and self.d[1] == 1 end
+function class:is_zero() return #self.n == 0 end
 
 -- The Lua integer when it is one that fits, otherwise the nearest float (to about 1e-16).
-function meta:tonumber()
+function class:tonumber()
   if self:is_whole() then
     local n = tonumber(digits(self.n))
     if math.type(n) == 'integer' then return n end
@@ -202,4 +202,5 @@ function exact.ceiling(a)
 end
 
 exact.is = is_exact
+exact.class = class
 return exact

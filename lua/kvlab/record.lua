@@ -340,6 +340,8 @@ function record.named(name)
     near and (" - did you mean '%s'?"):format(near) or ''), 0)
 end
 
+record.class = Record
+
 function record.is(value)
   return private[value] ~= nil
 end
