@@ -1,10 +1,10 @@
 /* number.c - encode and decode of every number format, one value or a row at a time.
  *
- * One inline function for each direction describes all small floats (fp16, e4m3, e5m2, e2m1): the row loops
- * call it with constants, so the compiler folds it into a branch-free vector loop. Subnormals take the other
- * side of a select: encoded by adding 2^23, whose unit is one quantum, decoded as an integer times the quantum;
- * float subnormals are never an operand, because many CPUs are slow on them.
- * The plain twins are in number_ref.c.
+ * One inline function for each direction describes all small floats (fp16, e4m3, e5m2, e2m1): the
+ * row loops call it with constants, so the compiler folds it into a branch-free vector loop.
+ * Subnormals take the other side of a select: encoded by adding 2^23, whose unit is one quantum,
+ * decoded as an integer times the quantum; float subnormals are never an operand, because many CPUs
+ * are slow on them. The plain twins are in number_ref.c.
  */
 #include "kvlab/number.h"
 #include "simd.h"
@@ -41,7 +41,8 @@ bool kvl_number_named(kvl_number *out, const char *name) {
 #define INF_BITS   0x7f800000u
 #define QUIET_BITS 0x7fc00000u
 
-/* --- small floats -------------------------------------------------------------------------------- */
+/* --- small floats --------------------------------------------------------------------------------
+ */
 
 /* What a tie adds to the code below it: 1 moves it away from zero, 0 leaves it there. */
 static inline uint32_t tie_bump(kvl_ties ties, uint32_t odd, uint32_t sign) {
@@ -57,7 +58,8 @@ static inline uint32_t small_magnitude(uint32_t a, uint32_t sign, int m, int bia
     uint32_t half = 1u << (shift - 1);
     uint32_t bump = tie_bump(ties, a >> shift & 1u, sign);
     uint32_t normal = ((a + half - 1u + bump) >> shift) - ((uint32_t)(127 - bias) << m);
-    /* Quanta of 2^(1-bias-m): adding 2^23 rounds to an integer, to even; other ties are put right. */
+    /* Quanta of 2^(1-bias-m): adding 2^23 rounds to an integer, to even; other ties are put right.
+     */
     float quanta = kvl_from_bits(a) * kvl_from_bits((uint32_t)(126 + bias + m) << 23);
     float rounded = quanta + 0x1p23f;
     uint32_t n = kvl_bits(rounded) & 0x7fffffu;
@@ -128,8 +130,9 @@ static inline float fp16_decode(uint32_t code) {
     return kvl_from_bits(mag > 0x7c00u ? u | QUIET_BITS : u);
 }
 
-/* ggml's scale: no sign; half up on the mantissa bits that are kept; the top binade (256 and more) collapses
- * into its largest code. Subnormals are (int)(512 x + 0.5), at most 7: just below 2^-6 it goes down. */
+/* ggml's scale: no sign; half up on the mantissa bits that are kept; the top binade (256 and more)
+ * collapses into its largest code. Subnormals are (int)(512 x + 0.5), at most 7: just below 2^-6 it
+ * goes down. */
 static inline uint32_t ue4m3_encode(float x, kvl_ties ties) {
     (void)ties;
     uint32_t u = kvl_bits(x);
@@ -148,7 +151,8 @@ static inline float ue4m3_decode(uint32_t code) {
     return mag == 0x7fu ? 0.0f : small_decode(mag, 4, 3, 7);
 }
 
-/* --- wide floats ---------------------------------------------------------------------------------- */
+/* --- wide floats
+ * ---------------------------------------------------------------------------------- */
 
 static inline uint32_t bf16_encode(float x, kvl_ties ties) {
     uint32_t u = kvl_bits(x), sign = u >> 31, a = u & 0x7fffffffu;
@@ -170,7 +174,8 @@ static inline float f32_decode(uint32_t code) {
     return kvl_from_bits(code);
 }
 
-/* --- powers of two -------------------------------------------------------------------------------- */
+/* --- powers of two
+ * -------------------------------------------------------------------------------- */
 
 static inline float ue8m0_decode(uint32_t code) {
     uint32_t u = (code & 0xffu) << 23;
@@ -178,8 +183,8 @@ static inline float ue8m0_decode(uint32_t code) {
     return kvl_from_bits(u == INF_BITS ? QUIET_BITS : u);
 }
 
-/* `up`: the mantissa above which the exponent goes up, for a normal x and for a float subnormal, whose
- * neighbours are 2^-127 = 0x400000 and 2^-126 = 0x800000. */
+/* `up`: the mantissa above which the exponent goes up, for a normal x and for a float subnormal,
+ * whose neighbours are 2^-127 = 0x400000 and 2^-126 = 0x800000. */
 static inline uint32_t ue8m0_round(float x, uint32_t up_normal, uint32_t up_subnormal) {
     uint32_t u = kvl_bits(x), exponent = u >> 23 & 0xffu, mantissa = u & 0x7fffffu;
     uint32_t code = exponent + (mantissa > (exponent ? up_normal : up_subnormal));
@@ -202,7 +207,8 @@ uint32_t kvl_ue8m0_floor(float x) {
     return ue8m0_round(x, 0x7fffffu, 0x7fffffu);
 }
 
-/* --- integers ------------------------------------------------------------------------------------- */
+/* --- integers
+ * ------------------------------------------------------------------------------------- */
 
 /* The code is the value plus `excess`. Adding 1.5 * 2^23 rounds to an integer, to even. */
 static inline uint32_t int_encode(float x, float lo, float hi, float excess, kvl_ties ties) {
@@ -252,7 +258,8 @@ static inline float uint4_decode(uint32_t code) {
     return (float)(int32_t)(code & 15u);
 }
 
-/* --- one value ------------------------------------------------------------------------------------ */
+/* --- one value
+ * ------------------------------------------------------------------------------------ */
 
 #define EACH_NUMBER(ROW)                                                                           \
     ROW(f32, KVL_F32, uint32_t)                                                                    \
@@ -299,10 +306,11 @@ uint32_t kvl_number_encode_strict(kvl_number number, float x, kvl_ties ties) {
     return kvl_number_encode(number, x, ties);
 }
 
-/* --- rows ----------------------------------------------------------------------------------------- */
+/* --- rows
+ * ----------------------------------------------------------------------------------------- */
 
-/* memcpy because codes lie at any address; it compiles to plain loads and stores. The loop for even ties
- * knows them at compile time, the other one keeps them in a register. */
+/* memcpy because codes lie at any address; it compiles to plain loads and stores. The loop for even
+ * ties knows them at compile time, the other one keeps them in a register. */
 #define ROW(name, id, type)                                                                        \
     KVL_CLONES static void name##_encode_row(uint8_t *restrict codes, const float *restrict x,     \
                                              int64_t n, kvl_ties ties) {                           \

@@ -1,9 +1,9 @@
 /* record_rows.c - encodes and decodes entries by running through a record's plan.
  *
- * Decoding a block: codes -> floats (one row kernel of number.c), then one pass that multiplies every group by
- * its scale. Encoding: the scale of each group from its largest finite magnitude, quotients into a tile on the
- * stack, then one row kernel. Codes of 4 bits pass through a tile of one code a byte.
- * No step allocates, and none depends on the alignment of the rows.
+ * Decoding a block: codes -> floats (one row kernel of number.c), then one pass that multiplies
+ * every group by its scale. Encoding: the scale of each group from its largest finite magnitude,
+ * quotients into a tile on the stack, then one row kernel. Codes of 4 bits pass through a tile of
+ * one code a byte. No step allocates, and none depends on the alignment of the rows.
  */
 #include <float.h>
 
@@ -16,7 +16,8 @@ static inline int64_t min64(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* --- loops over channels -------------------------------------------------------------------------- */
+/* --- loops over channels
+ * -------------------------------------------------------------------------- */
 
 /* codes (2 * n) from bytes (n): first and second are the shifts of the two codes of a byte. */
 KVL_CLONES static void unpack_pairs(uint8_t *restrict codes, const uint8_t *restrict bytes,
@@ -81,7 +82,7 @@ KVL_CLONES static float finite_amax(const float *x, int64_t n) {
 /* The finite value of largest magnitude with its sign, the first of several (ggml q4_0). */
 static float finite_extreme(const float *x, int64_t n) {
     float amax = finite_amax(x, n);
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n && amax > 0; i++)
         if (x[i] == amax || x[i] == -amax) return x[i];
     return 0;
 }
@@ -119,7 +120,17 @@ KVL_CLONES static void quotients(float *restrict q, const float *restrict x, int
             q[i] = (kvl_bits(x[i]) & 0x7fffffffu) < INF_BITS ? 0.0f : x[i];
 }
 
-/* --- scales --------------------------------------------------------------------------------------- */
+/* Keeps the quotients of finite elements inside the range of a number that would overflow to inf: a
+ * scale that was rounded down can make them a little too large. */
+static void saturate(float *q, const float *x, int64_t n, float max) {
+    for (int64_t i = 0; i < n; i++) {
+        if ((kvl_bits(x[i]) & 0x7fffffffu) >= INF_BITS) continue;
+        q[i] = q[i] > max ? max : q[i] < -max ? -max : q[i];
+    }
+}
+
+/* --- scales
+ * --------------------------------------------------------------------------------------- */
 
 /* floor(log2 a) of a positive float from its bits. */
 static int32_t floor_log2(float a) {
@@ -186,7 +197,8 @@ static quotient encode_scale(const kvl_step *s, uint8_t *at, const float *x) {
         scale = power_of_two(s, (int32_t)kvl_ue8m0_up(scale) - 127);
     } else if (rule->rule == KVL_RULE_OCP_FLOOR) {
         int32_t k = amax > 0 ? floor_log2(amax) - s->max_exponent : -127;
-        int32_t floor_k = rule->floor_scale > 0 ? (int32_t)kvl_ue8m0_up(rule->floor_scale) - 127 : k;
+        int32_t floor_k = rule->floor_scale > 0 ? (int32_t)kvl_ue8m0_up(rule->floor_scale) - 127
+                                                : k;
         scale = power_of_two(s, k > floor_k ? k : floor_k);
     }
     uint32_t code = scale_code(s, scale);
@@ -195,7 +207,8 @@ static quotient encode_scale(const kvl_step *s, uint8_t *at, const float *x) {
     return by_scale(scale, rule->reciprocal);
 }
 
-/* --- blocks --------------------------------------------------------------------------------------- */
+/* --- blocks
+ * --------------------------------------------------------------------------------------- */
 
 static void pack(const kvl_field *f, uint8_t *bytes, const uint8_t *codes, int64_t n) {
     int first = f->high_first ? 4 : 0, second = 4 - first;
@@ -218,6 +231,7 @@ static void unpack(const kvl_field *f, uint8_t *codes, const uint8_t *bytes, int
 static void encode_block(const kvl_step *s, uint8_t *elements, uint8_t *scales, const float *x) {
     const kvl_field *f = &s->field;
     bool packed = kvl_number_about(f->number)->bits == 4;
+    bool wide = kvl_number_about(f->number)->bits >= 16;
     float tile[KVL_TILE];
     uint8_t codes[KVL_TILE];
     quotient to = {ZERO, 0, 0};
@@ -235,6 +249,7 @@ static void encode_block(const kvl_step *s, uint8_t *elements, uint8_t *scales, 
                                       x + at + i);
                 }
                 quotients(tile + i, x + at + i, piece, to);
+                if (wide) saturate(tile + i, x + at + i, piece, s->max);
             }
             values = tile;
         }
@@ -273,7 +288,8 @@ static void decode_block(const kvl_step *s, float *x, const uint8_t *elements,
     }
 }
 
-/* --- entries and pages ---------------------------------------------------------------------------- */
+/* --- entries and pages
+ * ---------------------------------------------------------------------------- */
 
 void kvl_record_encode(const kvl_record *rec, uint8_t *data, uint8_t *scale, const float *x) {
     for (int64_t i = 0; i < rec->n_steps; i++) {
