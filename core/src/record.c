@@ -165,6 +165,7 @@ static void lay_out(kvl_step *s, const kvl_field *field, kvl_record_info *info) 
         s->scale_max = (float)scale->max;
         s->scale_exponent = ilogb(scale->max);
     }
+    s->split = split;
     s->block_bytes = elements + (split ? 0 : s->scales_bytes);
     s->data_at = info->data_bytes;
     s->elements_at = f->scaled && f->place == KVL_PLACE_BEFORE ? s->scales_bytes : 0;

@@ -12,6 +12,7 @@ typedef struct kvl_step {
     int64_t first;        /* its first channel in the row */
     int64_t blocks;       /* per field */
     int64_t groups;       /* per block; 0 without scales */
+    bool split;           /* has scales that go to the scale row */
     int64_t tile;         /* channels per tile: whole groups, or an even part of one */
     int64_t data_at;      /* of the field, in the data row */
     int64_t block_bytes;  /* from one block to the next, in the data row */

@@ -86,8 +86,8 @@ static double encode_scale(const kvl_step *s, uint8_t *at, const float *x, doubl
             amax = fabs(x[i]);
             extreme = x[i];
         }
-        low = fmin(low, x[i]);
-        high = fmax(high, x[i]);
+        if (x[i] < low) low = x[i];
+        if (x[i] > high) high = x[i];
     }
     *minus = 0;
     if (rule->rule == KVL_RULE_RANGE) {
