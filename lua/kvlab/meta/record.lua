@@ -6,8 +6,8 @@ local kv = {}
 ---
 --- Keys: name (a word), fields (a list), page = {entries = 64, align = 1}, natural (widths for plan() without
 --- arguments), about, source. A field: channels (a count, 'rest', 'rotary', 'key', 'value'), number, scale =
---- {number, group, rule, floor = {amax =} or {scale =}, ties, quotient}, block, place ('split', 'before', 'after'),
---- ties, order ('adjacent', 'halves'), nibbles ('low', 'high' first), pad, scale_pad (bytes). docs/records.md
+--- {number, group, rule, floor = {amax =} or {scale =}, ties, quotient}, block, place ('split', 'before',
+--- 'after'), ties, order ('adjacent', 'halves'), nibbles ('low', 'high' first), pad, scale_pad (bytes). docs/records.md
 --- explains each. A name of your own may be given again and then means the new record.
 ---
 --- Errors: unknown keys and words (with a suggestion), sizes that do not divide (naming record and field), a
@@ -39,8 +39,8 @@ local Record = {}
 ---@within Record
 --- Compiles the record for given widths. Plans are cached per record and widths and freed by the collector.
 ---
---- Widths: channels (floats of the entry), rotary (how many of them are rotated), key, value; those that the record
---- names are needed. Without an argument the record's natural widths are used. A word that stands for 0 channels
+--- Widths: channels (floats of the entry), rotary (how many of them are rotated), key, value; those that the
+--- record names are needed. Without an argument the record's natural widths are used. A word that stands for 0 channels
 --- drops its field.
 ---
 --- Errors: a width that is missing, not whole, or does not fit the record.
