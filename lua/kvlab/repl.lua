@@ -193,14 +193,18 @@ local function open_history()
 end
 
 -- --- reading lines ----------------------------------------------------------------------------------
--- A reader is a function(prompt) -> line, nil at the end of the input, or false after Ctrl-C.
+-- A reader is a function(prompt) -> line, nil at the end of the input, or false when the line was given up.
 
 local function plain_reader(terminal)
   return function(prompt)
     if terminal then
-      io.stdout:write(prompt)
-      io.stdout:flush()
-      if not base.wait_input() then
+      local event
+      repeat
+        io.stdout:write(prompt)
+        io.stdout:flush()
+        event = base.wait_input()
+      until event ~= 'resumed'
+      if event == 'interrupted' then
         io.stdout:write('\n')
         return false
       end
@@ -229,12 +233,13 @@ local function readline_reader(readline, env, kv, recent)
     end
     readline.handler_install(prompt, receive)
     while not done do
-      if base.wait_input() then
+      local event = base.wait_input()
+      if event == 'ready' then
         readline.read_char()
       else
         if readline.sigcleanup then readline.sigcleanup() end -- a search or a macro that was under way
         readline.handler_remove()
-        io.stdout:write('^C\n')
+        io.stdout:write(event == 'interrupted' and '^C\n' or '')
         return false
       end
     end

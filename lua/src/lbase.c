@@ -55,6 +55,8 @@ static volatile sig_atomic_t interrupt_seen;       /* since the last clear_inter
 static volatile sig_atomic_t interrupt_unanswered; /* signals since anybody noticed one */
 static struct timespec interrupt_first;            /* the time of the first of these */
 
+static volatile sig_atomic_t resumed; /* SIGCONT: a stopped session goes on */
+
 static void interrupt_forget(void) {
     if (interrupt_state) lua_sethook(interrupt_state, NULL, 0, 0);
     interrupt_seen = interrupt_unanswered = 0;
@@ -114,10 +116,16 @@ static void on_interrupt(int signo) {
     if (interrupt_armed) set_interrupt_hook();
 }
 
+static void on_resume(int signo) {
+    (void)signo;
+    resumed = 1;
+}
+
 /* The Lua state is closing: from here on the handler would write into freed memory. */
 static int release_interrupts(lua_State *L) {
     (void)L;
     signal(SIGINT, SIG_DFL);
+    signal(SIGCONT, SIG_DFL);
     interrupt_state = NULL;
     interrupt_armed = 0;
     return 0;
@@ -144,6 +152,9 @@ static int base_catch_interrupts(lua_State *L) {
     act.sa_handler = on_interrupt; /* no SA_RESTART: a waiting read returns */
     sigemptyset(&act.sa_mask);
     sigaction(SIGINT, &act, NULL);
+    act.sa_handler = on_resume;
+    act.sa_flags = SA_RESTART;
+    sigaction(SIGCONT, &act, NULL);
     return 0;
 }
 
@@ -185,16 +196,20 @@ static int base_clear_interrupt(lua_State *L) {
     return 1;
 }
 
-/* wait_input() -> boolean: waits for something to read from stdin (or its end): true. A Ctrl-C ends
- * the waiting and is forgotten: false. Blocked until the wait begins, it cannot slip in between. */
+/* wait_input() -> "ready" | "interrupted" | "resumed": waits for something to read from stdin, or
+ * its end. A Ctrl-C ends the waiting and is forgotten; blocked until the wait begins, it cannot
+ * slip in between. After Ctrl-Z and fg the terminal may have other settings, which an editor has to
+ * renew. */
 static int base_wait_input(lua_State *L) {
     sigset_t block, old;
     fd_set input;
     int ready = 0;
     sigemptyset(&block);
     sigaddset(&block, SIGINT);
+    sigaddset(&block, SIGCONT);
     sigprocmask(SIG_BLOCK, &block, &old);
-    while (!interrupt_seen && ready <= 0) {
+    resumed = 0;
+    while (!interrupt_seen && !resumed && ready <= 0) {
         FD_ZERO(&input);
         FD_SET(0, &input);
         ready = pselect(1, &input, NULL, NULL, NULL, &old);
@@ -203,7 +218,7 @@ static int base_wait_input(lua_State *L) {
     bool interrupted = interrupt_seen;
     if (interrupted) interrupt_forget();
     sigprocmask(SIG_SETMASK, &old, NULL);
-    lua_pushboolean(L, !interrupted);
+    lua_pushstring(L, interrupted ? "interrupted" : ready > 0 ? "ready" : "resumed");
     return 1;
 }
 

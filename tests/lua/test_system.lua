@@ -33,9 +33,9 @@ function TestSystem:test_wait_input_sees_input_and_its_end()
     local base = require('kvlab.core').base
     print(base.wait_input(), io.read('l'), base.wait_input(), (io.read('l')))]])
   local _, out = check.sh('echo line | lua5.4 ' .. script)
-  lu.assertEquals(out, 'true\tline\ttrue\tnil\n')
+  lu.assertEquals(out, 'ready\tline\tready\tnil\n')
   _, out = check.sh('lua5.4 ' .. script .. ' <&-')
-  lu.assertEquals(out, 'true\tnil\ttrue\tnil\n')
+  lu.assertEquals(out, 'ready\tnil\tready\tnil\n')
   os.remove(script)
 end
 
