@@ -317,6 +317,4 @@ static const luaL_Reg base_funcs[] = {{"live_bytes", base_live_bytes},
 
 void kvl_open_base(lua_State *L) {
     kvl_open_part(L, "base", base_funcs);
-    lua_pushliteral(L, KVL_VERSION);
-    lua_setfield(L, -2, "version");
 }
