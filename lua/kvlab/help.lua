@@ -136,8 +136,9 @@ end
 
 -- --- what there really is ---------------------------------------------------------------------------
 
-local function callable(value)
-  local meta = type(value) == 'table' and debug.getmetatable(value)
+-- callable(value) -> is it a function, or a table or userdata that can be called?
+function help.callable(value)
+  local meta = type(value) ~= 'function' and debug.getmetatable(value)
   return type(value) == 'function' or (meta and rawget(meta, '__call') ~= nil) or false
 end
 
@@ -152,8 +153,8 @@ function help.reachable(kv)
     names[place] = module
     for key, value in next, module do
       if type(key) == 'string' and not key:find('^_') and value ~= kv.classes then
-        if callable(value) then names[place .. '.' .. key] = value end
-        if type(value) == 'table' and (callable(value) or not debug.getmetatable(value)) then
+        if help.callable(value) then names[place .. '.' .. key] = value end
+        if type(value) == 'table' and (help.callable(value) or not debug.getmetatable(value)) then
           walk(value, place .. '.' .. key)
         end
       end
@@ -162,7 +163,7 @@ function help.reachable(kv)
   walk(kv, 'kv')
   for class, methods in pairs(kv.classes or {}) do
     for name, method in pairs(methods) do
-      if type(name) == 'string' and not name:find('^_') and callable(method) then
+      if type(name) == 'string' and not name:find('^_') and help.callable(method) then
         names[class .. ':' .. name] = method
       end
     end

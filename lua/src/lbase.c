@@ -214,6 +214,7 @@ static int base_with_memory_limit(lua_State *L) {
     lua_Integer bytes = luaL_checkinteger(L, 1);
     luaL_argcheck(L, bytes > 0, 1, "expected a positive number of bytes");
     luaL_checkany(L, 2);
+    lua_gc(L, LUA_GCCOLLECT); /* garbage from before must not count as room when it goes */
     limit.alloc = lua_getallocf(L, &limit.ud);
     limit.left = bytes;
     lua_setallocf(L, limited_alloc, &limit);
