@@ -1,7 +1,7 @@
 #!/usr/bin/env lua5.4
 -- gendoc.lua: writes docs/reference.md from lua/kvlab/meta/*.lua, the texts that kv.help prints.
 --   lua5.4 scripts/gendoc.lua [--check]     --check: only says whether the file is up to date
-local root = arg[0]:match('^(.*)/scripts/[^/]*$') or '.'
+local root = arg[0]:match('^(.*)/scripts/[^/]*$') or arg[0]:find('^scripts/') and '.' or '..'
 package.path = ('%s/lua/?.lua;%s/lua/?/init.lua;%s'):format(root, root, package.path)
 package.cpath = root .. '/build/lib/?.so;' .. package.cpath
 if arg[1] and arg[1] ~= '--check' or arg[2] then

@@ -114,14 +114,31 @@ static void on_interrupt(int signo) {
     if (interrupt_armed) set_interrupt_hook();
 }
 
+/* The Lua state is closing: from here on the handler would write into freed memory. */
+static int release_interrupts(lua_State *L) {
+    (void)L;
+    signal(SIGINT, SIG_DFL);
+    interrupt_state = NULL;
+    interrupt_armed = 0;
+    return 0;
+}
+
 /* catch_interrupts([everywhere = true]): from now on Ctrl-C raises the Lua error "interrupted" in
  * the running code instead of ending the process; with false only in code that interruptible()
  * runs. Called once by a front end, never by the library. */
 static int base_catch_interrupts(lua_State *L) {
     struct sigaction act;
-    lua_rawgeti(L, LUA_REGISTRYINDEX, LUA_RIDX_MAINTHREAD);
-    interrupt_state = lua_tothread(L, -1); /* lives as long as the Lua state */
-    lua_pop(L, 1);
+    if (!interrupt_state) {
+        lua_newuserdatauv(L, 0, 0); /* its finalizer runs when the state closes */
+        lua_createtable(L, 0, 1);
+        lua_pushcfunction(L, release_interrupts);
+        lua_setfield(L, -2, "__gc");
+        lua_setmetatable(L, -2);
+        lua_rawsetp(L, LUA_REGISTRYINDEX, (const void *)&interrupt_state);
+        lua_rawgeti(L, LUA_REGISTRYINDEX, LUA_RIDX_MAINTHREAD);
+        interrupt_state = lua_tothread(L, -1);
+        lua_pop(L, 1);
+    }
     interrupt_armed = lua_isnoneornil(L, 1) || lua_toboolean(L, 1);
     memset(&act, 0, sizeof act);
     act.sa_handler = on_interrupt; /* no SA_RESTART: a waiting read returns */
