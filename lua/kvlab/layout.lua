@@ -121,6 +121,10 @@ local function resolve(layers, cut)
             :format(called(i, l)), 0)
         end
       end
+      if l.form and l.form ~= layers[from].form then
+        error(('%s: form = %s, but %s stores rows of form %s; leave form open'):format(called(i, l), l.form,
+          called(from, layers[from]), layers[from].form), 0)
+      end
     end
     owner[i] = from
 

@@ -64,8 +64,8 @@ function TestParse:test_a_function_needs_a_place()
 end
 
 function TestParse:test_a_value()
-  local entries = help.parse('---@within kv\n--- A thing.\n---@type Thing\nkv.thing = ...\n--- No entry.\nkv.other = ...',
-    'meta/x.lua')
+  local text = '---@within kv\n--- A thing.\n---@type Thing\nkv.thing = ...\n--- No entry.\nkv.other = ...'
+  local entries = help.parse(text, 'meta/x.lua')
   lu.assertEquals(#entries, 1)
   lu.assertEquals({ entries[1].name, entries[1].type, entries[1].parameters, entries[1].doc },
     { 'kv.thing', 'Thing', {}, { 'A thing.' } })

@@ -164,6 +164,7 @@ local ERRORS = {
   { 'layer{cache=own,select=none}', 'select = none' }, { 'swa{select=all}', 'no cache to select from' },
   { 'swa ; swa', 'column 5' }, { '\0', 'column 1' }, { 'gqa{keys=entry,select=topk}', 'keys = entry' },
   { 'csa{keys=input}', 'keys = input' }, { ('['):rep(1000) .. 'swa', 'nested' }, { 'swa\xff', 'column 4' },
+  { 'gqa reuse{form=entry}', 'layer 2 (layer_id 1)', 'layer 1', 'form heads' },
   { 'full{pool=4x2} reindex{pool=8x2}', 'pool = 8x2 does not apply', 'pool = none' },
 }
 

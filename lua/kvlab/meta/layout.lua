@@ -239,7 +239,7 @@ function Layout:window(i, widths) end
 
 --- The form of a row of layer i, 'heads' (keys and values), 'latent' (latent and rotary key) or 'entry' (K = V).
 ---
---- A sharing layer has the form of its owner unless it says otherwise. Errors: i is no layer of L.
+--- A sharing layer has the form of its owner. Errors: i is no layer of L.
 --- Example:
 ---   kv.layout 'gqa reuse':form(2)  --> heads
 ---@param i integer  from 1
