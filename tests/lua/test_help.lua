@@ -59,8 +59,17 @@ function TestParse:test_entries()
 end
 
 function TestParse:test_a_function_needs_a_place()
-  check.fails('meta/x.lua:2: a function before ---@within',
+  check.fails('meta/x.lua:2: a declaration before ---@within',
     help.parse, '---@meta\nfunction a.b() end', 'meta/x.lua')
+end
+
+function TestParse:test_a_value()
+  local text = '---@within kv\n--- A thing.\n---@type Thing\nkv.thing = ...\n--- No entry.\nkv.other = ...'
+  local entries = help.parse(text, 'meta/x.lua')
+  lu.assertEquals(#entries, 1)
+  lu.assertEquals({ entries[1].name, entries[1].type, entries[1].parameters, entries[1].doc },
+    { 'kv.thing', 'Thing', {}, { 'A thing.' } })
+  lu.assertEquals(help.signature(entries[1]), 'kv.thing: Thing')
 end
 
 -- A second copy of the module that reads other declarations.
