@@ -1,4 +1,5 @@
-/* base.c - errors, counted memory, the cancel flag. The only mutable globals of the core are here. */
+/* base.c - errors, counted memory, the cancel flag. The only mutable globals of the core are here,
+ * apart from the thread count in parallel.c. */
 #include "kvlab/base.h"
 
 #include <stdarg.h>

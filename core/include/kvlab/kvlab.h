@@ -3,7 +3,10 @@
 #define kvlab_kvlab_h
 
 #include "kvlab/base.h"
+#include "kvlab/blas.h"
 #include "kvlab/number.h"
+#include "kvlab/parallel.h"
 #include "kvlab/record.h"
+#include "kvlab/vmath.h"
 
 #endif
