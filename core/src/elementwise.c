@@ -1,7 +1,7 @@
 /* elementwise.c - arithmetic, comparison, unary functions, where; see ops.h.
  *
- * A row function handles one run of elements (walk.h). The usual strides have loops of their own, so
- * that the compiler can turn them into vector code.
+ * A row function handles one run of elements (walk.h). The usual strides have loops of their own,
+ * so that the compiler can turn them into vector code.
  */
 #include "kvlab/ops.h"
 #include "kvlab/vmath.h"
@@ -11,7 +11,8 @@
 
 #include "walk.h"
 
-/* --- two operands -------------------------------------------------------------------------------------- */
+/* --- two operands
+ * -------------------------------------------------------------------------------------- */
 
 #define ROW_LOOP(R, T, so, sa, sb, expr)                                                           \
     for (int64_t i = 0; i < n; i++) {                                                              \
@@ -62,12 +63,12 @@ static const struct {
     const char *name;
     plain_row *f32, *i32;
 } binary_ops[KVL_BINARY_OPS] = {
-    [KVL_ADD] = {"add", add_f32, NULL},      [KVL_SUB] = {"sub", sub_f32, NULL},
-    [KVL_MUL] = {"mul", mul_f32, NULL},      [KVL_DIV] = {"div", div_f32, NULL},
-    [KVL_POW] = {"pow", pow_f32, NULL},      [KVL_MIN] = {"minimum", min_f32, min_i32},
+    [KVL_ADD] = {"add", add_f32, NULL},        [KVL_SUB] = {"sub", sub_f32, NULL},
+    [KVL_MUL] = {"mul", mul_f32, NULL},        [KVL_DIV] = {"div", div_f32, NULL},
+    [KVL_POW] = {"pow", pow_f32, NULL},        [KVL_MIN] = {"minimum", min_f32, min_i32},
     [KVL_MAX] = {"maximum", max_f32, max_i32}, [KVL_EQ] = {"eq", eq_f32, eq_i32},
-    [KVL_NE] = {"ne", ne_f32, ne_i32},       [KVL_LT] = {"lt", lt_f32, lt_i32},
-    [KVL_LE] = {"le", le_f32, le_i32},       [KVL_GT] = {"gt", gt_f32, gt_i32},
+    [KVL_NE] = {"ne", ne_f32, ne_i32},         [KVL_LT] = {"lt", lt_f32, lt_i32},
+    [KVL_LE] = {"le", le_f32, le_i32},         [KVL_GT] = {"gt", gt_f32, gt_i32},
     [KVL_GE] = {"ge", ge_f32, ge_i32},
 };
 
@@ -99,9 +100,9 @@ typedef struct binary_job {
 static kvl_status binary_row(void *ctx, int64_t n, char *const *p, const int64_t *s,
                              kvl_error *err) {
     const binary_job *job = ctx;
-    if (job->dtype == KVL_I32 && !binary_ops[job->op].i32)
+    if (job->dtype == KVL_INT32 && !binary_ops[job->op].i32)
         return checked_row(job->op, n, p, s, err);
-    (job->dtype == KVL_I32 ? binary_ops[job->op].i32 : binary_ops[job->op].f32)(n, p, s);
+    (job->dtype == KVL_INT32 ? binary_ops[job->op].i32 : binary_ops[job->op].f32)(n, p, s);
     return KVL_OK;
 }
 
@@ -123,9 +124,9 @@ static kvl_status binary(kvl_tensor **out, bool fresh, kvl_binary_op op, const k
     kvl_tensor *x = NULL, *y = NULL, *made = NULL;
     kvl_status status = kvl_broadcast(&ndim, shape, kvl_binary_name(op), a, b, err);
     if (status != KVL_OK) return status;
-    bool integer = a->dtype == KVL_I32 && b->dtype == KVL_I32 && op != KVL_DIV && op != KVL_POW;
-    binary_job job = {op, integer ? KVL_I32 : KVL_F32};
-    kvl_dtype type = op >= KVL_EQ ? KVL_I32 : job.dtype;
+    bool integer = a->dtype == KVL_INT32 && b->dtype == KVL_INT32 && op != KVL_DIV && op != KVL_POW;
+    binary_job job = {op, integer ? KVL_INT32 : KVL_FLOAT32};
+    kvl_dtype type = op >= KVL_EQ ? KVL_INT32 : job.dtype;
 
     if (!fresh) {
         char ta[KVL_SHAPE_TEXT], tb[KVL_SHAPE_TEXT];
@@ -173,7 +174,8 @@ kvl_status kvl_binary_into(kvl_tensor *out, kvl_binary_op op, const kvl_tensor *
     return binary(&out, false, op, a, b, err);
 }
 
-/* --- one operand ------------------------------------------------------------------------------------------ */
+/* --- one operand
+ * ------------------------------------------------------------------------------------------ */
 
 #define UNARY(name, R, T, expr)                                                                    \
     KVL_CLONES static void name(R *o, const T *a, int64_t n) {                                     \
@@ -251,8 +253,8 @@ static kvl_status unary_int_row(void *ctx, int64_t n, char *const *p, const int6
 kvl_status kvl_unary(kvl_tensor **out, kvl_unary_op op, const kvl_tensor *a, kvl_error *err) {
     kvl_tensor *x;
     *out = NULL;
-    bool integer = a->dtype == KVL_I32 && (op == KVL_NEG || op == KVL_ABS);
-    kvl_status status = kvl_tensor_cast(&x, a, integer ? KVL_I32 : KVL_F32, err);
+    bool integer = a->dtype == KVL_INT32 && (op == KVL_NEG || op == KVL_ABS);
+    kvl_status status = kvl_tensor_cast(&x, a, integer ? KVL_INT32 : KVL_FLOAT32, err);
     if (status != KVL_OK) return status;
     status = kvl_tensor_new(out, x->dtype, x->ndim, x->shape, err);
     if (status == KVL_OK) {
@@ -289,12 +291,14 @@ void kvl_unary_ref(double *out, kvl_unary_op op, const float *x, int64_t n) {
     }
 }
 
-/* --- where -------------------------------------------------------------------------------------------------- */
+/* --- where
+ * --------------------------------------------------------------------------------------------------
+ */
 
 static kvl_status where_row(void *ctx, int64_t n, char *const *p, const int64_t *s,
                             kvl_error *err) {
     (void)err;
-    bool integer = *(const kvl_dtype *)ctx == KVL_I32;
+    bool integer = *(const kvl_dtype *)ctx == KVL_INT32;
     uint32_t *o = (uint32_t *)p[0];
     const uint32_t *a = (const uint32_t *)p[2], *b = (const uint32_t *)p[3];
     for (int64_t i = 0; i < n; i++) {
@@ -307,13 +311,13 @@ static kvl_status where_row(void *ctx, int64_t n, char *const *p, const int64_t 
 
 kvl_status kvl_where(kvl_tensor **out, const kvl_tensor *condition, const kvl_tensor *a,
                      const kvl_tensor *b, kvl_error *err) {
-    kvl_tensor *x = NULL, *y = NULL, shape = {0};
+    kvl_tensor *x = NULL, *y = NULL, both = {0}, shape = {0};
     *out = NULL;
-    kvl_status status = kvl_broadcast(&shape.ndim, shape.shape, "where", a, b, err);
+    kvl_status status = kvl_broadcast(&both.ndim, both.shape, "where", a, b, err);
     if (status == KVL_OK)
-        status = kvl_broadcast(&shape.ndim, shape.shape, "where", condition, &shape, err);
+        status = kvl_broadcast(&shape.ndim, shape.shape, "where", condition, &both, err);
     if (status != KVL_OK) return status;
-    kvl_dtype type = a->dtype == KVL_I32 && b->dtype == KVL_I32 ? KVL_I32 : KVL_F32;
+    kvl_dtype type = a->dtype == KVL_INT32 && b->dtype == KVL_INT32 ? KVL_INT32 : KVL_FLOAT32;
     status = kvl_tensor_cast(&x, a, type, err);
     if (status == KVL_OK) status = kvl_tensor_cast(&y, b, type, err);
     if (status == KVL_OK) status = kvl_tensor_new(out, type, shape.ndim, shape.shape, err);

@@ -1,9 +1,9 @@
 /* reduce.c - sums, means, extremes, any / all over one dimension or all; see ops.h.
  *
- * The input is seen as (outer, n, inner), row-major, and n is reduced. Long rows are cut into pieces of
- * CHUNK elements, wide ones into tiles of COLUMNS columns; every piece leaves a partial result in an
- * array (outer, chunks, inner), and the partials are joined in order. So the order of additions
- * depends on sizes only.
+ * The input is seen as (outer, n, inner), row-major, and n is reduced. Long rows are cut into
+ * pieces of CHUNK elements, wide ones into tiles of COLUMNS columns; every piece leaves a partial
+ * result in an array (outer, chunks, inner), and the partials are joined in order. So the order of
+ * additions depends on sizes only.
  */
 #include "kvlab/ops.h"
 #include "kvlab/vmath.h"
@@ -16,17 +16,17 @@
 enum { CHUNK = 16384, COLUMNS = 256, LANES = 16 };
 
 static const char *const reduce_names[KVL_REDUCE_OPS] = {
-    [KVL_SUM] = "sum",       [KVL_MEAN] = "mean",     [KVL_VAR] = "var",
-    [KVL_AMAX] = "max",      [KVL_AMIN] = "min",      [KVL_ARGMAX] = "argmax",
-    [KVL_ARGMIN] = "argmin", [KVL_ANY] = "any",       [KVL_ALL] = "all",
+    [KVL_SUM] = "sum",       [KVL_MEAN] = "mean", [KVL_VAR] = "var",
+    [KVL_AMAX] = "max",      [KVL_AMIN] = "min",  [KVL_ARGMAX] = "argmax",
+    [KVL_ARGMIN] = "argmin", [KVL_ANY] = "any",   [KVL_ALL] = "all",
 };
 
 const char *kvl_reduce_name(kvl_reduce_op op) {
     return reduce_names[op];
 }
 
-/* What a partial result is: a sum in double (exact for int32: fewer than 2^21 of them are added
- * before it is kept as int64 - see add_int), a 64-bit integer sum, or the index of an extreme. */
+/* What a partial result is: a sum in double (float32, and squares), or an integer: the exact sum of
+ * int32, a count, or the index of an extreme in x. */
 typedef union partial {
     double sum;
     int64_t integer;
@@ -34,10 +34,10 @@ typedef union partial {
 
 typedef struct reduce_job {
     kvl_reduce_op op;
-    const void *x;       /* (outer, n, inner) */
-    bool integer;        /* x is int32, else float32 */
-    const double *mean;  /* (outer, inner), second pass of var; else NULL */
-    partial *part;       /* (outer, chunks, inner) */
+    const void *x;      /* (outer, n, inner) */
+    bool integer;       /* x is int32, else float32 */
+    const double *mean; /* (outer, inner), second pass of var; else NULL */
+    partial *part;      /* (outer, chunks, inner) */
     int64_t outer, n, inner, chunks;
     int64_t tiles, group; /* column tiles; chunks that one task takes when inner is 1 */
 } reduce_job;
@@ -49,8 +49,8 @@ static bool better_f32(kvl_reduce_op op, float a, float b) {
 }
 
 static bool better(const reduce_job *job, int64_t a, int64_t b) {
-    if (!job->integer) return better_f32(job->op, ((const float *)job->x)[a],
-                                         ((const float *)job->x)[b]);
+    if (!job->integer)
+        return better_f32(job->op, ((const float *)job->x)[a], ((const float *)job->x)[b]);
     int32_t x = ((const int32_t *)job->x)[a], y = ((const int32_t *)job->x)[b];
     return job->op == KVL_AMAX || job->op == KVL_ARGMAX ? x > y : x < y;
 }
@@ -153,7 +153,8 @@ static kvl_status columns_task(void *ctx, int64_t task, void *scratch, kvl_error
     int64_t tile = task % job->tiles, chunk = task / job->tiles % job->chunks;
     int64_t outer = task / job->tiles / job->chunks, first = tile * COLUMNS;
     int64_t width = job->inner - first < COLUMNS ? job->inner - first : COLUMNS;
-    int64_t from = chunk * (CHUNK / 16), to = from + CHUNK / 16 < job->n ? from + CHUNK / 16 : job->n;
+    int64_t from = chunk * (CHUNK / 16),
+            to = from + CHUNK / 16 < job->n ? from + CHUNK / 16 : job->n;
     partial *part = job->part + (outer * job->chunks + chunk) * job->inner + first; /* (width) */
     const double *mean = job->mean ? job->mean + outer * job->inner + first : NULL;
     for (int64_t i = from; i < to; i++) {
@@ -161,10 +162,12 @@ static kvl_status columns_task(void *ctx, int64_t task, void *scratch, kvl_error
         if (i == from) {
             for (int64_t c = 0; c < width; c++)
                 part[c] = reduce_run(job, at + c, 1, mean ? mean[c] : 0);
-        } else if (!job->integer && !mean && (job->op <= KVL_VAR)) { /* the common case */
+        } else if (!job->integer && job->op <= KVL_VAR) { /* the common case, without calls */
             const float *x = (const float *)job->x + at;
-            for (int64_t c = 0; c < width; c++)
-                part[c].sum += (double)x[c];
+            for (int64_t c = 0; c < width; c++) {
+                double d = mean ? x[c] - mean[c] : x[c];
+                part[c].sum += mean ? d * d : d;
+            }
         } else {
             for (int64_t c = 0; c < width; c++)
                 part[c] = join(job, part[c], reduce_run(job, at + c, 1, mean ? mean[c] : 0));
@@ -258,7 +261,7 @@ kvl_status kvl_reduce(kvl_tensor **out, kvl_reduce_op op, const kvl_tensor *a, i
     char text[KVL_SHAPE_TEXT];
     int64_t shape[KVL_MAX_DIMS];
     int ndim = 0;
-    reduce_job job = {.op = op, .integer = a->dtype == KVL_I32, .outer = 1, .n = 1, .inner = 1};
+    reduce_job job = {.op = op, .integer = a->dtype == KVL_INT32, .outer = 1, .n = 1, .inner = 1};
     *out = NULL;
     if (dim < KVL_EVERY_DIM || dim >= a->ndim)
         return kvl_fail(err, KVL_EINVAL, "%s: there is no dimension %d in shape %s",
@@ -275,8 +278,8 @@ kvl_status kvl_reduce(kvl_tensor **out, kvl_reduce_op op, const kvl_tensor *a, i
     if ((op == KVL_ARGMAX || op == KVL_ARGMIN) && job.n > INT32_MAX)
         return kvl_fail(err, KVL_EINVAL, "%s: %lld elements have more ids than int32 holds",
                         kvl_reduce_name(op), (long long)job.n);
-    kvl_dtype type = op == KVL_MEAN || op == KVL_VAR ? KVL_F32
-                     : op >= KVL_ARGMAX              ? KVL_I32
+    kvl_dtype type = op == KVL_MEAN || op == KVL_VAR ? KVL_FLOAT32
+                     : op >= KVL_ARGMAX              ? KVL_INT32
                                                      : a->dtype;
     kvl_tensor *x;
     kvl_status status = kvl_tensor_contiguous(&x, a, err);

@@ -1,4 +1,5 @@
-/* tensor.c - storages, headers and views; see tensor.h. Copies between shapes are in tensor_copy.c. */
+/* tensor.c - storages, headers and views; see tensor.h. Copies between shapes are in tensor_copy.c.
+ */
 #include "kvlab/tensor.h"
 
 #include <stdatomic.h>
@@ -15,7 +16,7 @@ struct kvl_storage {
 enum { STORAGE_HEAD = 64, ELEMENT = 4 };
 
 const char *kvl_dtype_name(kvl_dtype dtype) {
-    return dtype == KVL_I32 ? "int32" : "float32";
+    return dtype == KVL_INT32 ? "int32" : "float32";
 }
 
 const char *kvl_shape_text(char text[KVL_SHAPE_TEXT], int ndim, const int64_t *shape) {
@@ -43,7 +44,8 @@ static kvl_status layout_init(kvl_tensor *t, int64_t *bytes, kvl_dtype dtype, in
                         KVL_MAX_DIMS);
     t->ndim = ndim;
     t->dtype = dtype;
-    int64_t stride = 1, count = 1; /* stride takes empty dimensions as 1, so that it is checked too */
+    int64_t stride = 1,
+            count = 1; /* stride takes empty dimensions as 1, so that it is checked too */
     for (int i = ndim - 1; i >= 0; i--) {
         char text[KVL_SHAPE_TEXT];
         if (shape[i] < 0)
@@ -95,7 +97,8 @@ void kvl_tensor_free(kvl_tensor *t) {
     kvl_free(t);
 }
 
-/* --- reading the header ----------------------------------------------------------------------------- */
+/* --- reading the header
+ * ----------------------------------------------------------------------------- */
 
 int64_t kvl_tensor_numel(const kvl_tensor *t) {
     int64_t n = 1;
@@ -127,7 +130,8 @@ void *kvl_tensor_data(const kvl_tensor *t) {
     return (char *)t->storage + STORAGE_HEAD + t->offset * ELEMENT;
 }
 
-/* --- views ------------------------------------------------------------------------------------------- */
+/* --- views
+ * ------------------------------------------------------------------------------------------- */
 
 kvl_status kvl_tensor_view(kvl_tensor **out, const kvl_tensor *t, kvl_error *err) {
     kvl_tensor *view = *out = kvl_alloc(sizeof *view);
@@ -225,17 +229,17 @@ kvl_status kvl_tensor_expand(kvl_tensor **out, const kvl_tensor *t, int ndim, co
     char ta[KVL_SHAPE_TEXT], tb[KVL_SHAPE_TEXT];
     *out = NULL;
     if (ndim < t->ndim || ndim > KVL_MAX_DIMS)
-        return kvl_fail(err, KVL_EINVAL, "expand: %d dimensions for a tensor of shape %s: from %d "
-                        "to %d fit", ndim, kvl_shape_text(ta, t->ndim, t->shape), t->ndim,
-                        KVL_MAX_DIMS);
+        return kvl_fail(err, KVL_EINVAL,
+                        "expand: %d dimensions for a tensor of shape %s: from %d "
+                        "to %d fit",
+                        ndim, kvl_shape_text(ta, t->ndim, t->shape), t->ndim, KVL_MAX_DIMS);
     for (int i = 0; i < ndim; i++) {
         int it = i - (ndim - t->ndim);
         sizes[i] = shape[i] == -1 && it >= 0 ? t->shape[it] : shape[i];
         if (it >= 0 && t->shape[it] != 1 && t->shape[it] != sizes[i])
             return kvl_fail(err, KVL_EINVAL,
                             "expand: shape %s does not expand to %s: only sizes of 1 are repeated",
-                            kvl_shape_text(ta, t->ndim, t->shape),
-                            kvl_shape_text(tb, ndim, shape));
+                            kvl_shape_text(ta, t->ndim, t->shape), kvl_shape_text(tb, ndim, shape));
     }
     kvl_status status = layout_init(&head, &bytes, t->dtype, ndim, sizes, err);
     if (status != KVL_OK) return status;

@@ -7,7 +7,8 @@
 
 #include "walk.h"
 
-/* --- rows: operand 0 is the output ------------------------------------------------------------------ */
+/* --- rows: operand 0 is the output
+ * ------------------------------------------------------------------ */
 
 static kvl_status copy_row(void *ctx, int64_t n, char *const *p, const int64_t *s, kvl_error *err) {
     (void)ctx, (void)err;
@@ -56,7 +57,8 @@ static kvl_status fill_row(void *ctx, int64_t n, char *const *p, const int64_t *
     return KVL_OK;
 }
 
-/* --- copies ------------------------------------------------------------------------------------------ */
+/* --- copies
+ * ------------------------------------------------------------------------------------------ */
 
 /* out and in have one shape and do not overlap. */
 static kvl_status move(kvl_tensor *out, const kvl_tensor *in, kvl_error *err) {
@@ -64,9 +66,9 @@ static kvl_status move(kvl_tensor *out, const kvl_tensor *in, kvl_error *err) {
     kvl_walk_init(&w, out->ndim, out->shape);
     kvl_walk_add(&w, out);
     kvl_walk_add(&w, in);
-    kvl_row_fn *row = out->dtype == in->dtype ? copy_row
-                      : out->dtype == KVL_F32 ? to_float_row
-                                              : to_int_row;
+    kvl_row_fn *row = out->dtype == in->dtype     ? copy_row
+                      : out->dtype == KVL_FLOAT32 ? to_float_row
+                                                  : to_int_row;
     return kvl_walk_run(&w, row, NULL, err);
 }
 
@@ -107,10 +109,12 @@ kvl_status kvl_tensor_copy(kvl_tensor *dst, const kvl_tensor *src, kvl_error *er
     kvl_tensor *wide, *apart = NULL;
     kvl_status status = kvl_check_writable(dst, "copy", err);
     if (status != KVL_OK) return status;
-    if (kvl_tensor_expand(&wide, src, dst->ndim, dst->shape, NULL) != KVL_OK)
+    status = kvl_tensor_expand(&wide, src, dst->ndim, dst->shape, err);
+    if (status == KVL_EINVAL)
         return kvl_fail(err, KVL_EINVAL, "copy: shape %s does not fit into shape %s",
                         kvl_shape_text(ta, src->ndim, src->shape),
                         kvl_shape_text(tb, dst->ndim, dst->shape));
+    if (status != KVL_OK) return status;
     if (kvl_tensor_shares(dst, src)) status = kvl_tensor_clone(&apart, wide, err);
     if (status == KVL_OK) status = move(dst, apart ? apart : wide, err);
     kvl_tensor_free(apart);
@@ -121,7 +125,7 @@ kvl_status kvl_tensor_copy(kvl_tensor *dst, const kvl_tensor *src, kvl_error *er
 /* The bits of `value` as an element of the type. */
 static kvl_status element_bits(uint32_t *bits, kvl_dtype dtype, double value, kvl_error *err) {
     float f = (float)value;
-    if (dtype == KVL_F32) {
+    if (dtype == KVL_FLOAT32) {
         memcpy(bits, &f, sizeof *bits);
         return KVL_OK;
     }
@@ -207,8 +211,8 @@ kvl_status kvl_tensor_equal(bool *equal, const kvl_tensor *a, const kvl_tensor *
     for (int64_t done = 0; done < count; done += n) {
         for (int64_t i = 0; i < n; i++) {
             const char *ea = pa + i * sa * 4, *eb = pb + i * sb * 4;
-            bool same = a->dtype == KVL_F32 ? *(const float *)ea == *(const float *)eb
-                                            : *(const int32_t *)ea == *(const int32_t *)eb;
+            bool same = a->dtype == KVL_FLOAT32 ? *(const float *)ea == *(const float *)eb
+                                                : *(const int32_t *)ea == *(const int32_t *)eb;
             if (!same) return KVL_OK;
             if (stop_at(done + i)) return kvl_fail(err, KVL_ECANCEL, "interrupted");
         }
@@ -225,7 +229,8 @@ kvl_status kvl_tensor_equal(bool *equal, const kvl_tensor *a, const kvl_tensor *
     return KVL_OK;
 }
 
-/* --- constructors that compute ----------------------------------------------------------------------- */
+/* --- constructors that compute
+ * ----------------------------------------------------------------------- */
 
 kvl_status kvl_tensor_full(kvl_tensor **out, kvl_dtype dtype, int ndim, const int64_t *shape,
                            double value, kvl_error *err) {
@@ -243,9 +248,9 @@ kvl_status kvl_tensor_arange(kvl_tensor **out, kvl_dtype dtype, double first, do
     double last = first + (count > 0 ? (double)(count - 1) * step : 0);
     uint32_t bits;
     *out = NULL;
-    if (dtype == KVL_I32 && (element_bits(&bits, dtype, first, err) != KVL_OK ||
-                             element_bits(&bits, dtype, last, err) != KVL_OK ||
-                             element_bits(&bits, dtype, step, err) != KVL_OK))
+    if (dtype == KVL_INT32 && (element_bits(&bits, dtype, first, err) != KVL_OK ||
+                               element_bits(&bits, dtype, last, err) != KVL_OK ||
+                               element_bits(&bits, dtype, step, err) != KVL_OK))
         return KVL_EINVAL;
     kvl_status status = kvl_tensor_new(out, dtype, 1, &count, err);
     if (status != KVL_OK) return status;
@@ -256,7 +261,7 @@ kvl_status kvl_tensor_arange(kvl_tensor **out, kvl_dtype dtype, double first, do
             return kvl_fail(err, KVL_ECANCEL, "interrupted");
         }
         double x = first + (double)i * step;
-        if (dtype == KVL_I32)
+        if (dtype == KVL_INT32)
             kvl_tensor_i32(*out)[i] = (int32_t)x;
         else
             kvl_tensor_f32(*out)[i] = (float)x;
@@ -266,7 +271,7 @@ kvl_status kvl_tensor_arange(kvl_tensor **out, kvl_dtype dtype, double first, do
 
 kvl_status kvl_tensor_eye(kvl_tensor **out, int64_t n, kvl_error *err) {
     int64_t shape[2] = {n, n};
-    kvl_status status = kvl_tensor_new(out, KVL_F32, 2, shape, err);
+    kvl_status status = kvl_tensor_new(out, KVL_FLOAT32, 2, shape, err);
     for (int64_t i = 0; status == KVL_OK && i < n; i++)
         kvl_tensor_f32(*out)[i * n + i] = 1;
     return status;
@@ -275,7 +280,7 @@ kvl_status kvl_tensor_eye(kvl_tensor **out, int64_t n, kvl_error *err) {
 kvl_status kvl_tensor_tril_mask(kvl_tensor **out, int64_t rows, int64_t cols, int64_t diagonal,
                                 kvl_error *err) {
     int64_t shape[2] = {rows, cols};
-    kvl_status status = kvl_tensor_new(out, KVL_I32, 2, shape, err);
+    kvl_status status = kvl_tensor_new(out, KVL_INT32, 2, shape, err);
     for (int64_t i = 0; status == KVL_OK && i < rows; i++) {
         if (kvl_cancelled()) {
             kvl_tensor_free(*out);

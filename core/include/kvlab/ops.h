@@ -1,10 +1,10 @@
 /* ops.h - what is computed on tensors, apart from attention and its relatives.
  *
- * Every function makes a new tensor (`out` first, owned by the caller) unless its name ends in _into.
- * Shapes broadcast as in NumPy: sizes counted from the last dimension must be equal or 1. int32 with
- * float32 gives float32. Tensors of ids (gather, embedding, top-k, argmax) are int32 and count from 0.
- * Nothing depends on the number of threads: sums are cut into pieces by size and added in order, in
- * double precision. All of them stop with KVL_ECANCEL soon after kvl_cancel().
+ * Every function makes a new tensor (`out` first, owned by the caller) unless its name ends in
+ * _into. Shapes broadcast as in NumPy: sizes counted from the last dimension must be equal or 1.
+ * int32 with float32 gives float32. Tensors of ids (gather, embedding, top-k, argmax) are int32 and
+ * count from 0. Nothing depends on the number of threads: sums are cut into pieces by size and
+ * added in order, in double precision. All of them stop with KVL_ECANCEL soon after kvl_cancel().
  *
  * Negative zero, inf and NaN mean what IEEE says; NaN goes through max, min and argmax (the first
  * NaN wins) and is never taken by top-k.
@@ -14,7 +14,8 @@
 
 #include "kvlab/tensor.h"
 
-/* --- elementwise (elementwise.c) ---------------------------------------------------------------------- */
+/* --- elementwise (elementwise.c)
+ * ---------------------------------------------------------------------- */
 
 typedef enum kvl_binary_op {
     KVL_ADD,
@@ -66,13 +67,14 @@ KVL_API kvl_status kvl_where(kvl_tensor **out, const kvl_tensor *condition, cons
 /* The definitions, in double: out[i] = op(x[i]). */
 KVL_API void kvl_unary_ref(double *out, kvl_unary_op op, const float *x, int64_t n);
 
-/* --- reductions (reduce.c) ----------------------------------------------------------------------------- */
+/* --- reductions (reduce.c)
+ * ----------------------------------------------------------------------------- */
 
 typedef enum kvl_reduce_op {
-    KVL_SUM,    /* of int32: int32, an error when it does not fit */
-    KVL_MEAN,   /* float32 always */
-    KVL_VAR,    /* float32 always: mean of (x - mean)^2, divided by n */
-    KVL_AMAX,   /* these four fail when there is nothing to compare */
+    KVL_SUM,  /* of int32: int32, an error when it does not fit */
+    KVL_MEAN, /* float32 always */
+    KVL_VAR,  /* float32 always: mean of (x - mean)^2, divided by n */
+    KVL_AMAX, /* these four fail when there is nothing to compare */
     KVL_AMIN,
     KVL_ARGMAX, /* int32 id of the lowest index among equals */
     KVL_ARGMIN,
@@ -90,7 +92,8 @@ KVL_API const char *kvl_reduce_name(kvl_reduce_op op);
 KVL_API kvl_status kvl_reduce(kvl_tensor **out, kvl_reduce_op op, const kvl_tensor *a, int dim,
                               bool keep, kvl_error *err);
 
-/* --- along one dimension (rows.c) ----------------------------------------------------------------------- */
+/* --- along one dimension (rows.c)
+ * ----------------------------------------------------------------------- */
 
 /* A row without anything above -inf gives zeros (nothing to choose from), not NaN. */
 KVL_API kvl_status kvl_softmax(kvl_tensor **out, const kvl_tensor *a, int dim, kvl_error *err);
@@ -99,9 +102,9 @@ KVL_API kvl_status kvl_logsumexp(kvl_tensor **out, const kvl_tensor *a, int dim,
 KVL_API kvl_status kvl_log_softmax(kvl_tensor **out, const kvl_tensor *a, int dim, kvl_error *err);
 KVL_API kvl_status kvl_cumsum(kvl_tensor **out, const kvl_tensor *a, int dim, kvl_error *err);
 
-/* The k largest of each row of the last dimension: ids int32 (..., k) and, unless NULL, their scores
- * float32 (..., k). Equal scores: the lower index wins. -inf and NaN are never taken: places that
- * stay empty come last, with id -1 and score -inf. */
+/* The k largest of each row of the last dimension: ids int32 (..., k) and, unless NULL, their
+ * scores float32 (..., k). Equal scores: the lower index wins. -inf and NaN are never taken: places
+ * that stay empty come last, with id -1 and score -inf. */
 typedef enum kvl_topk_order { KVL_BY_INDEX, KVL_BY_SCORE } kvl_topk_order;
 KVL_API kvl_status kvl_topk(kvl_tensor **ids, kvl_tensor **scores, const kvl_tensor *a, int64_t k,
                             kvl_topk_order order, kvl_error *err);
@@ -112,7 +115,8 @@ KVL_API void kvl_logsumexp_ref(double *out, const float *x, int64_t rows, int64_
 /* ids (rows, k) in the order of score; one pass over the row per place. */
 KVL_API void kvl_topk_ref(int32_t *ids, const float *x, int64_t rows, int64_t n, int64_t k);
 
-/* --- by ids (gather.c): an id outside its dimension is an error ------------------------------------------ */
+/* --- by ids (gather.c): an id outside its dimension is an error
+ * ------------------------------------------ */
 
 /* out has the shape of ids; its element at (.., j, ..) is a at (.., ids[.., j, ..], ..). The other
  * sizes of ids and a are equal. */
@@ -130,7 +134,8 @@ KVL_API kvl_status kvl_index_select(kvl_tensor **out, const kvl_tensor *a, int d
 KVL_API kvl_status kvl_embedding(kvl_tensor **out, const kvl_tensor *weight, const kvl_tensor *ids,
                                  kvl_error *err);
 
-/* --- products (matmul.c) ---------------------------------------------------------------------------------- */
+/* --- products (matmul.c)
+ * ---------------------------------------------------------------------------------- */
 
 /* a (..., m, k) x b (..., k, n) -> (..., m, n); the leading dimensions broadcast. A vector on the
  * left is one row, on the right one column, and that dimension disappears. Operands whose last two
@@ -138,7 +143,8 @@ KVL_API kvl_status kvl_embedding(kvl_tensor **out, const kvl_tensor *weight, con
 KVL_API kvl_status kvl_matmul(kvl_tensor **out, const kvl_tensor *a, const kvl_tensor *b,
                               kvl_error *err);
 
-/* --- random numbers (random.c) ---------------------------------------------------------------------------- */
+/* --- random numbers (random.c)
+ * ---------------------------------------------------------------------------- */
 
 /* Element i depends on (seed, i) and nothing else: Philox 4x32-10, key = seed, counter = i / 4.
  * Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3 (SC 2011). */

@@ -3,10 +3,10 @@
  *     kvl_tensor {shape, stride, offset} ---+
  *     kvl_tensor {shape, stride, offset} ---+--> kvl_storage {references, bytes, elements}
  *
- * A tensor is a small header that looks at a storage; views are further headers of the same storage,
- * which goes when its last header goes. Strides count elements, are never negative, and are 0 where
- * an element is repeated (expand). Invariant: every index inside the shape lands inside the storage,
- * so kernels need no bounds checks of their own.
+ * A tensor is a small header that looks at a storage; views are further headers of the same
+ * storage, which goes when its last header goes. Strides count elements, are never negative, and
+ * are 0 where an element is repeated (expand). Invariant: every index inside the shape lands inside
+ * the storage, so kernels need no bounds checks of their own.
  *
  * The struct is public so that kernels can read it; only the functions below write it. Both types
  * have 4-byte elements. A size may be 0 (no elements); ndim may be 0 (one element).
@@ -18,7 +18,7 @@
 
 enum { KVL_MAX_DIMS = 8, KVL_SHAPE_TEXT = 192 };
 
-typedef enum kvl_dtype { KVL_F32 = 0, KVL_I32 = 1 } kvl_dtype;
+typedef enum kvl_dtype { KVL_FLOAT32 = 0, KVL_INT32 = 1 } kvl_dtype;
 
 typedef struct kvl_storage kvl_storage;
 
@@ -31,7 +31,8 @@ typedef struct kvl_tensor {
     kvl_dtype dtype;
 } kvl_tensor;
 
-/* --- making and dropping: every `kvl_tensor **out` is owned by the caller, who calls _free --------- */
+/* --- making and dropping: every `kvl_tensor **out` is owned by the caller, who calls _free
+ * --------- */
 
 /* Zeros. Sizes are checked: a negative one or too many elements fail, as does refused memory. */
 KVL_API kvl_status kvl_tensor_new(kvl_tensor **out, kvl_dtype dtype, int ndim, const int64_t *shape,
@@ -51,7 +52,8 @@ KVL_API kvl_status kvl_tensor_tril_mask(kvl_tensor **out, int64_t rows, int64_t 
 /* Drops this header, and the storage with the last one. NULL is fine. */
 KVL_API void kvl_tensor_free(kvl_tensor *t);
 
-/* --- reading the header ----------------------------------------------------------------------------- */
+/* --- reading the header
+ * ----------------------------------------------------------------------------- */
 
 KVL_API int64_t kvl_tensor_numel(const kvl_tensor *t);
 /* Row-major without gaps: data(t)[0 .. numel) are the elements in order. */
@@ -74,7 +76,8 @@ KVL_API kvl_status kvl_tensor_equal(bool *equal, const kvl_tensor *a, const kvl_
 KVL_API const char *kvl_shape_text(char text[KVL_SHAPE_TEXT], int ndim, const int64_t *shape);
 KVL_API const char *kvl_dtype_name(kvl_dtype dtype);
 
-/* --- views: share the storage of t, never copy ------------------------------------------------------ */
+/* --- views: share the storage of t, never copy
+ * ------------------------------------------------------ */
 
 KVL_API kvl_status kvl_tensor_view(kvl_tensor **out, const kvl_tensor *t, kvl_error *err);
 /* count indices first, first + step, ... of one dimension; step >= 1. */
@@ -92,7 +95,8 @@ KVL_API kvl_status kvl_tensor_permute(kvl_tensor **out, const kvl_tensor *t, con
 KVL_API kvl_status kvl_tensor_expand(kvl_tensor **out, const kvl_tensor *t, int ndim,
                                      const int64_t *shape, kvl_error *err);
 
-/* --- views when the strides allow it, copies otherwise ---------------------------------------------- */
+/* --- views when the strides allow it, copies otherwise
+ * ---------------------------------------------- */
 
 /* One size may be -1: it is worked out from the others. */
 KVL_API kvl_status kvl_tensor_reshape(kvl_tensor **out, const kvl_tensor *t, int ndim,
@@ -102,7 +106,8 @@ KVL_API kvl_status kvl_tensor_contiguous(kvl_tensor **out, const kvl_tensor *t, 
 KVL_API kvl_status kvl_tensor_cast(kvl_tensor **out, const kvl_tensor *t, kvl_dtype dtype,
                                    kvl_error *err);
 
-/* --- copies ------------------------------------------------------------------------------------------ */
+/* --- copies
+ * ------------------------------------------------------------------------------------------ */
 
 KVL_API kvl_status kvl_tensor_clone(kvl_tensor **out, const kvl_tensor *t, kvl_error *err);
 /* count >= 1 tensors of one type that differ in dimension dim only. */
