@@ -3,4 +3,11 @@ local core = require 'kvlab.core'
 
 local kv = { _VERSION = 'kvlab ' .. core.version }
 
+kv.number = require 'kvlab.number'
+
+local record = require 'kvlab.record'
+kv.record = record.new
+kv.records = record.names
+kv.record_named = record.named
+
 return kv

@@ -15,6 +15,11 @@ int kvl_raise(lua_State *L, const kvl_error *err);
  * top of the stack. */
 void kvl_open_part(lua_State *L, const char *name, const luaL_Reg *funcs);
 
+/* The record of the kvlab.Plan at stack index `arg`; an argument error when it is something else. */
+const kvl_record *kvl_check_plan(lua_State *L, int arg);
+
 void kvl_open_base(lua_State *L);
+void kvl_open_number(lua_State *L);
+void kvl_open_record(lua_State *L);
 
 #endif

@@ -7,5 +7,7 @@ int luaopen_kvlab_core(lua_State *L) {
     luaL_checkversion(L);
     lua_newtable(L);
     kvl_open_base(L);
+    kvl_open_number(L);
+    kvl_open_record(L);
     return 1;
 }
