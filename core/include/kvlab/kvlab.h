@@ -3,7 +3,12 @@
 #define kvlab_kvlab_h
 
 #include "kvlab/base.h"
+#include "kvlab/blas.h"
 #include "kvlab/number.h"
+#include "kvlab/ops.h"
+#include "kvlab/parallel.h"
 #include "kvlab/record.h"
+#include "kvlab/tensor.h"
+#include "kvlab/vmath.h"
 
 #endif
