@@ -7,6 +7,7 @@
 #include "kvlab/number.h"
 #include "kvlab/ops.h"
 #include "kvlab/parallel.h"
+#include "kvlab/pool.h"
 #include "kvlab/record.h"
 #include "kvlab/tensor.h"
 #include "kvlab/vmath.h"

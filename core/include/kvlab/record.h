@@ -83,6 +83,8 @@ typedef struct kvl_record_info {
 KVL_API kvl_status kvl_record_compile(kvl_record **out, const kvl_field *fields, int64_t n_fields,
                                       int64_t page_entries, int64_t page_align, kvl_error *err);
 KVL_API void kvl_record_free(kvl_record *rec);
+/* A copy, owned by the caller; NULL when memory is refused. */
+KVL_API kvl_record *kvl_record_clone(const kvl_record *rec);
 KVL_API const kvl_record_info *kvl_record_about(const kvl_record *rec);
 
 /* One entry. x has `channels` floats, data `data_bytes` and scale `scale_bytes` (NULL when that is 0). NaN
