@@ -9,84 +9,11 @@
 -- from the latent, `absorb` moves the up-projections to the query and output side, `merged` multiplies them
 -- into the neighbouring weights in advance.
 local exact = require 'kvlab.exact'
+local weights = require 'kvlab.weights'
 
 local flops = {}
 
 flops.orders = { 'expand', 'absorb', 'merged' }
-
--- The weight matrices of one layer as { name, inputs, outputs, per }: per 'token' unless said otherwise.
--- per = 'entry': once for each finished entry. per = 'up': the MLA up-projections, whose cost depends on order.
-function flops.matrices(s)
-  local get, l = s.get, s.layer
-  local D = get 'hidden_size'
-  local H = get 'num_attention_heads'
-  local list = {}
-  local function add(name, inputs, outputs, per) list[#list + 1] = { name, inputs, outputs, per or 'token' } end
-
-  local rank = get('q_lora_rank', true)
-  local latent = rank or D -- what per-head queries, and the indexer's, are projected from
-  if s.form == 'heads' then
-    local d_k = get 'head_dim'
-    local d_v = get('v_head_dim', true) or d_k
-    add('query', D, H * d_k)
-    if s.owns then add('key and value', D, s.main.channels) end
-    if s.window > 0 then add('window key and value', D, s.local_kv.channels) end
-    add('output', H * d_v, D)
-    if s.topk then latent = D end
-  else
-    if rank then add('query down', D, rank) end
-    if s.form == 'latent' then
-      local nope, rope, d_v = get 'qk_nope_head_dim', get 'qk_rope_head_dim', get 'v_head_dim'
-      add('query up, content', latent, H * nope, 'query')
-      add('query up, rotary', latent, H * rope)
-      if s.owns then add('latent and rotary key', D, s.main.channels) end
-      if s.window > 0 then add('window latent and rotary key', D, s.local_kv.channels) end
-      add('key up', get 'kv_lora_rank', H * nope, 'up')
-      add('value up', get 'kv_lora_rank', H * d_v, 'up')
-      add('output', H * d_v, D, 'output')
-    else
-      local c = get 'head_dim'
-      add('query up', latent, H * c)
-      if s.window > 0 then add('window entry', D, c) end
-      local groups, rank_o = get('o_groups', true), get('o_lora_rank', true)
-      if groups and rank_o then
-        add('output groups', H * c // groups, groups * rank_o)
-        add('output', groups * rank_o, D)
-      else
-        add('output', H * c, D)
-      end
-    end
-  end
-  if s.owns and s.form == 'entry' then
-    local width = s.main.channels * (l.overlap and 2 or 1)
-    add('compressor', D, width)
-    if l.ratio > 1 then add('compressor gate', D, width) end
-  elseif s.owns and l.ratio > 1 then
-    add('compressor gate', D, s.main.channels * (l.overlap and 2 or 1))
-    if l.overlap then add('compressor, previous block', D, s.main.channels) end
-  end
-  if s.topk then
-    local heads, d = get 'index_n_heads', s.index.channels
-    add('index query', latent, heads * d)
-    add('index head weights', D, heads)
-    if l.keys == 'input' then
-      add('index key', D, d)
-    elseif l.keys == 'compressor' then
-      add('index compressor', D, d * (l.overlap and 2 or 1))
-      if l.ratio > 1 then add('index compressor gate', D, d * (l.overlap and 2 or 1)) end
-    elseif l.keys == 'entry' then
-      add('index key', s.form == 'latent' and get 'kv_lora_rank' or s.main.channels, d, 'entry')
-    end
-  end
-  return list
-end
-
--- Weights of a layer's attention block: the sum of its matrices.
-function flops.parameters(s)
-  local sum = 0
-  for _, m in ipairs(flops.matrices(s)) do sum = sum + m[2] * m[3] end
-  return sum
-end
 
 -- --- sums over a prefill -------------------------------------------------------------------------------
 local HUGE = math.maxinteger
@@ -158,19 +85,14 @@ end
 -- Projections of `queries` queries over `positions` cached rows, with `entries` entries finished on the way.
 local function projections(s, order, queries, positions, entries)
   local sum = exact(0)
-  local H = s.get 'num_attention_heads'
-  for _, m in ipairs(flops.matrices(s)) do
-    local per, size = m[4], exact(m[2]) * m[3]
-    local times = queries
-    if per == 'entry' then times = entries
-    elseif per == 'up' then
+  for _, w in ipairs(weights.of(s)) do
+    local size, times = exact(weights.size(w.shape)), queries
+    if w.per == 'entry' then times = entries
+    elseif w.per == 'up' then
       if order == 'expand' then times = positions
       elseif order == 'merged' then times = exact(0) end
-    elseif per == 'query' and order == 'merged' then
-      size = exact(m[2]) * H * s.get 'kv_lora_rank'
-    elseif per == 'output' and order == 'merged' then
-      size = exact(H) * s.get 'kv_lora_rank' * m[3]
-    end
+    elseif not w.per then times = exact(0)
+    elseif w.merged and order == 'merged' then size = exact(w.merged) end
     sum = sum + size * times
   end
   return sum

@@ -218,8 +218,9 @@ local function make(kind, changes, base)
       fail(kind, 'keys = input gives a key for every token, but an entry covers %d; '
         .. 'use keys = compressor or keys = entry', fields.ratio)
     end
-    if fields.overlap and fields.ratio == 1 then
-      if changes.overlap then fail(kind, 'overlap needs a ratio of 2 or more, not 1') end
+    if fields.overlap and (fields.ratio == 1 or fields.form ~= 'entry') then
+      if changes.overlap and fields.ratio == 1 then fail(kind, 'overlap needs a ratio of 2 or more, not 1') end
+      if changes.overlap then fail(kind, 'overlap needs K = V entries (form = entry), not %s', fields.form) end
       fields.overlap = false
     end
   elseif fields.cache == 'none' then
