@@ -10,4 +10,6 @@ kv.record = record.new
 kv.records = record.names
 kv.record_named = record.named
 
+for name, value in pairs(require 'kvlab.tensor') do kv[name] = value end
+
 return kv
