@@ -194,15 +194,16 @@ kvl_status kvl_table_append(kvl_table *t, const float *rows, int64_t stride, int
 /* May the table be cut to its first `entries` entries? */
 static kvl_status check_cut(const kvl_table *t, int64_t entries, kvl_error *err) {
     int64_t lowest = t->first > 0 ? t->first + t->window : 0;
-    if (entries >= lowest && entries <= t->n) return KVL_OK;
+    if (entries == 0 || (entries >= lowest && entries <= t->n)) return KVL_OK;
     if (!t->ring)
         return kvl_fail(err, KVL_EINVAL, "%lld entries of a table of %lld, expected 0 to %lld",
                         (long long)entries, (long long)t->n, (long long)t->n);
-    return kvl_fail(err, KVL_EINVAL,
-                    "%lld entries of a ring at %lld, expected %lld to %lld: of its %lld slots, the "
-                    "window of %lld entries before the new end must be held",
-                    (long long)entries, (long long)t->n, (long long)lowest, (long long)t->n,
-                    (long long)t->ring, (long long)t->window);
+    return kvl_fail(
+        err, KVL_EINVAL,
+        "%lld entries of a ring at %lld, expected 0 or %lld to %lld: of its %lld slots, the "
+        "window of %lld entries before the new end must be held",
+        (long long)entries, (long long)t->n, (long long)lowest, (long long)t->n, (long long)t->ring,
+        (long long)t->window);
 }
 
 /* A table with the first `entries` entries of t, on the same pages. */
@@ -211,7 +212,7 @@ static kvl_status fork_first(kvl_table **out, const kvl_table *t, int64_t entrie
     kvl_status status = kvl_table_new(&copy, t->pool, t->ring, t->window, err);
     *out = NULL;
     if (status) return status;
-    copy->first = t->first;
+    copy->first = entries ? t->first : 0;
     int64_t n_pages = pages_of(copy, entries);
     if (!kvl_pool_room((void **)&copy->pages, &copy->room, 0, n_pages, sizeof copy->pages[0])) {
         kvl_table_free(copy);
@@ -247,6 +248,7 @@ kvl_status kvl_table_truncate(kvl_table *t, int64_t entries, kvl_error *err) {
     kvl_status status = check_cut(t, entries, err);
     if (status) return status;
     t->n = entries;
+    if (entries == 0) t->first = 0;
     drop_from(t, pages_of(t, entries));
     return KVL_OK;
 }

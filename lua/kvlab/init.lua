@@ -19,6 +19,9 @@ kv.record = record.new
 kv.records = record.names
 kv.record_named = record.named
 
+-- tensors
+for name, value in pairs(require 'kvlab.tensor') do kv[name] = value end
+
 -- counting
 local presets = require 'kvlab.presets'
 local count = require 'kvlab.count'

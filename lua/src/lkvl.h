@@ -22,4 +22,38 @@ void kvl_open_base(lua_State *L);
 void kvl_open_number(lua_State *L);
 void kvl_open_record(lua_State *L);
 
+/* --- tensors (ltensor.c) ---------------------------------------------------------------------------
+ * A tensor object is a userdata with a kvl_tensor *; NULL means freed, or not yet made. Any call into
+ * Lua that allocates may run finalizers, and a finalizer may free any tensor. So a binding function
+ * first pushes its (still empty) results and turns numbers into operands, and only then takes
+ * pointers with kvl_check_tensor, calls the core, and ends with kvl_done. */
+#define KVL_TENSOR "kvlab.Tensor"
+
+void kvl_open_tensor(lua_State *L);
+void kvl_open_print(lua_State *L);
+void kvl_open_ops(lua_State *L);
+void kvl_open_safetensors(lua_State *L);
+
+/* Pushes an empty tensor object; the core call fills the returned slot. */
+kvl_tensor **kvl_push_tensor(lua_State *L);
+/* The tensor of an argument, not NULL; an error when it is none or was freed. */
+kvl_tensor *kvl_check_tensor(lua_State *L, int arg);
+bool kvl_is_tensor(lua_State *L, int arg);
+/* Replaces a number at `arg` by a tensor without dimensions (an integer becomes int32). */
+void kvl_to_operand(lua_State *L, int arg);
+/* A dimension 1 .. ndim, or -1 for the last one and so on, counted from 0. */
+int kvl_check_dim(lua_State *L, int arg, int ndim);
+int kvl_opt_dim(lua_State *L, int arg, int ndim, int missing);
+/* An index 1 .. size, or -1 for the last one and so on, counted from 0. */
+int64_t kvl_check_index(lua_State *L, int arg, int64_t size);
+/* Sizes from one table at `arg` or from integers there and after; returns the next argument. */
+int kvl_check_shape(lua_State *L, int arg, int *ndim, int64_t *shape);
+kvl_dtype kvl_opt_dtype(lua_State *L, int arg, kvl_dtype missing);
+/* Ends a function that leaves `results` values: raises the failure, or tells the collector about
+ * the storages of the new tensors among them (without it a loop of temporaries grows without end,
+ * because Lua sees only their small userdata). */
+int kvl_done(lua_State *L, kvl_status status, const kvl_error *err, int results);
+/* The same for views, which own nothing new. */
+int kvl_done_view(lua_State *L, kvl_status status, const kvl_error *err);
+
 #endif

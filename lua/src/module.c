@@ -11,5 +11,8 @@ int luaopen_kvlab_core(lua_State *L) {
     kvl_open_base(L);
     kvl_open_number(L);
     kvl_open_record(L);
+    kvl_open_tensor(L);
+    kvl_open_print(L);
+    kvl_open_ops(L);
     return 1;
 }

@@ -115,7 +115,7 @@ static void compare_table(const model *m, const kvl_record *rec) {
     kvl_error err = {0};
     CHECK(kvl_table_count(m->table) == m->n, "%lld entries, expected %lld",
           (long long)kvl_table_count(m->table), (long long)m->n);
-    for (int64_t e = m->n; e >= 0 && e > m->n - MAX_ENTRIES; e--) {
+    for (int64_t e = m->n; e >= 0 && e >= m->n - MAX_ENTRIES; e--) {
         if (!held(m, e)) {
             CHECK(kvl_table_row(m->table, e) == -1, "entry %lld is held", (long long)e);
             continue;

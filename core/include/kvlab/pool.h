@@ -77,7 +77,8 @@ KVL_API kvl_status kvl_table_share(kvl_table **out, const kvl_table *table, int6
                                    kvl_error *err);
 
 /* Forgets all but the first `entries` entries and gives back the pages behind them, reserved ones
- * included. A ring goes back only as far as all rows of the window before the new end are held. */
+ * included. A ring goes back only as far as all rows of the window before the new end are held; to
+ * 0 always. */
 KVL_API kvl_status kvl_table_truncate(kvl_table *table, int64_t entries, kvl_error *err);
 
 KVL_API kvl_pool *kvl_table_pool(const kvl_table *table);

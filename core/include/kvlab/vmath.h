@@ -40,7 +40,10 @@ KVL_API float kvl_sum(const float *x, int64_t n);
 KVL_API float kvl_dot(const float *x, const float *y, int64_t n);
 KVL_API void kvl_axpy(float *y, float a, const float *x, int64_t n);
 
+/* Neither NaN nor infinite, all of them. */
+KVL_API bool kvl_finite(const float *x, int64_t n);
+
 /* x *= a */
-KVL_API void kvl_scale(float *x, float a, int64_t n);
+KVL_API void kvl_scale_by(float *x, float a, int64_t n);
 
 #endif
