@@ -65,9 +65,8 @@ kvl_pool_stats kvl_pool_about(const kvl_pool *pool) {
                         .made = pool->made,
                         .used = pool->made - pool->n_free,
                         .free = pool->n_free,
+                        .shared = pool->n_shared,
                         .page_bytes = pool->info.page_bytes};
-    for (int64_t i = 0; i < pool->made; i++)
-        s.shared += pool->pages[i].holders > 1;
     s.allocated_bytes = s.used * s.page_bytes;
     return s;
 }
@@ -149,12 +148,13 @@ int32_t kvl_pool_take(kvl_pool *pool) {
 }
 
 void kvl_pool_hold(kvl_pool *pool, int32_t page) {
-    pool->pages[page].holders++;
+    pool->n_shared += ++pool->pages[page].holders == 2;
 }
 
 void kvl_pool_drop(kvl_pool *pool, int32_t number) {
     kvl_page *page = &pool->pages[number];
-    if (--page->holders > 0) return;
+    pool->n_shared -= --page->holders == 1;
+    if (page->holders > 0) return;
     page->next_free = pool->first_free;
     pool->first_free = number;
     pool->n_free++;

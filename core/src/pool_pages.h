@@ -22,8 +22,8 @@ struct kvl_pool {
     bool limited;
     kvl_page *pages; /* [page_room], of which `made` are in use */
     int64_t made, page_room;
-    int64_t n_free;
-    int32_t first_free; /* a page number or -1 */
+    int64_t n_free, n_shared; /* without a holder, with more than one */
+    int32_t first_free;       /* a page number or -1 */
     kvl_chunk *chunks;
 };
 

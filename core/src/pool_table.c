@@ -256,6 +256,10 @@ kvl_status kvl_table_truncate(kvl_table *t, int64_t entries, kvl_error *err) {
 /* --- facts
  * ---------------------------------------------------------------------------------------- */
 
+int64_t kvl_table_channels(const kvl_table *t) {
+    return t->pool->info.channels;
+}
+
 kvl_pool *kvl_table_pool(const kvl_table *t) {
     return t->pool;
 }

@@ -55,5 +55,19 @@ kvl_dtype kvl_opt_dtype(lua_State *L, int arg, kvl_dtype missing);
 int kvl_done(lua_State *L, kvl_status status, const kvl_error *err, int results);
 /* The same for views, which own nothing new. */
 int kvl_done_view(lua_State *L, kvl_status status, const kvl_error *err);
+/* Tells the collector about bytes that a userdata holds outside Lua; it may run finalizers. */
+void kvl_tell_collector(lua_State *L, size_t bytes);
+
+/* --- pools (lpool.c) ------------------------------------------------------------------------------- */
+
+void kvl_open_pool(lua_State *L);
+
+/* A source that reads cache tables: a Lua table with the fields `table` (a Table, or a list of them, one
+ * for each batch element), `kind` ('selected', 'window', 'index') and `counters`. In two steps, for the
+ * same reason as above: the first checks the source at stack index `source` and pushes a block; the second
+ * takes the pointers, which hold until the next call into Lua that allocates, and only then may the
+ * core read with kvl_table_read. The reader lives in the block. */
+void kvl_push_reader(lua_State *L, int source);
+kvl_reader *kvl_fill_reader(lua_State *L, int block);
 
 #endif

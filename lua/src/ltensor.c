@@ -11,7 +11,7 @@
 /* Bytes of tensors made since the collector was last told; one for each Lua state. */
 static const char gc_key = 0;
 
-static void tell_collector(lua_State *L, size_t bytes) {
+void kvl_tell_collector(lua_State *L, size_t bytes) {
     lua_rawgetp(L, LUA_REGISTRYINDEX, &gc_key);
     size_t *debt = lua_touserdata(L, -1);
     lua_pop(L, 1);
@@ -52,7 +52,7 @@ int kvl_done(lua_State *L, kvl_status status, const kvl_error *err, int results)
         kvl_tensor **slot = luaL_testudata(L, -i, KVL_TENSOR);
         if (slot && *slot) bytes += kvl_tensor_bytes(*slot);
     }
-    tell_collector(L, bytes);
+    kvl_tell_collector(L, bytes);
     return results;
 }
 

@@ -81,6 +81,7 @@ KVL_API kvl_status kvl_table_share(kvl_table **out, const kvl_table *table, int6
  * 0 always. */
 KVL_API kvl_status kvl_table_truncate(kvl_table *table, int64_t entries, kvl_error *err);
 
+KVL_API int64_t kvl_table_channels(const kvl_table *table); /* floats of an entry */
 KVL_API kvl_pool *kvl_table_pool(const kvl_table *table);
 KVL_API int64_t kvl_table_count(const kvl_table *table); /* entries appended and not truncated */
 KVL_API int64_t
