@@ -52,9 +52,15 @@ static inline uint32_t tie_bump(kvl_ties ties, uint32_t odd, uint32_t sign) {
                                    : 0u;
 }
 
-/* Both are below 2^31. CPUs compare vectors of signed integers, not of unsigned ones. */
-static inline bool less(uint32_t a, uint32_t b) {
-    return (int32_t)a < (int32_t)b;
+/* All ones when a < b, else 0; both are below 2^31. Masks of the width of the data keep the
+ * vectorised loops free of shuffles: a compiler packs a vector of bool into bytes and unpacks it
+ * again. */
+static inline uint32_t below(uint32_t a, uint32_t b) {
+    return 0u - ((a - b) >> 31);
+}
+
+static inline uint32_t pick(uint32_t mask, uint32_t yes, uint32_t no) {
+    return (yes & mask) | (no & ~mask);
 }
 
 /* Magnitude code of |x| for a float with m mantissa bits and a bias below 127, before overflow. */
@@ -69,12 +75,12 @@ static inline uint32_t small_magnitude(uint32_t a, uint32_t sign, int m, int bia
     float rounded = quanta + 0x1p23f;
     uint32_t n = kvl_bits(rounded) & 0x7fffffu;
     if (ties != KVL_TIES_EVEN) {
-        float rest = quanta - (rounded - 0x1p23f);
+        uint32_t rest = kvl_bits(quanta - (rounded - 0x1p23f));
         uint32_t away = tie_bump(ties, 0, sign);
-        n += rest == 0.5f ? away : 0u;
-        n -= rest == -0.5f ? away ^ 1u : 0u;
+        n += (rest == kvl_bits(0.5f) ? 1u : 0u) & away;
+        n -= (rest == kvl_bits(-0.5f) ? 1u : 0u) & (away ^ 1u);
     }
-    return less(a, (uint32_t)(128 - bias) << 23) ? n : normal;
+    return pick(below(a, (uint32_t)(128 - bias) << 23), n, normal);
 }
 
 /* over: the code of all that is beyond the largest finite one, which is `over` itself or the one
@@ -83,11 +89,11 @@ static inline uint32_t small_encode(float x, int e, int m, int bias, uint32_t ov
                                     uint32_t nan_sign, kvl_ties ties) {
     uint32_t u = kvl_bits(x), sign = u >> 31, a = u & 0x7fffffffu;
     uint32_t mag = small_magnitude(a, sign, m, bias, ties);
-    mag = less(over, mag) ? over : mag;
-    if (ties == KVL_TIES_DOWN) sign = mag == 0 ? 0u : sign;
-    bool is_nan = less(INF_BITS, a);
-    mag = is_nan ? nan : mag;
-    sign = is_nan ? sign & nan_sign : sign;
+    mag = pick(below(over, mag), over, mag);
+    if (ties == KVL_TIES_DOWN) sign &= below(0, mag);
+    uint32_t is_nan = below(INF_BITS, a);
+    mag = pick(is_nan, nan, mag);
+    sign &= nan_sign | ~is_nan;
     return sign << (e + m) | mag;
 }
 
@@ -98,8 +104,8 @@ static inline float small_decode(uint32_t code, int e, int m, int bias, uint32_t
     uint32_t normal = (mag << (23 - m)) + ((uint32_t)(127 - bias) << 23);
     float quantum = kvl_from_bits((uint32_t)(128 - bias - m) << 23);
     uint32_t subnormal = kvl_bits((float)(int32_t)mag * quantum);
-    uint32_t u = less(mag, 1u << m) ? subnormal : normal;
-    if (top) u = less(mag, top) ? u : u | INF_BITS;
+    uint32_t u = pick(below(mag, 1u << m), subnormal, normal);
+    if (top) u |= INF_BITS & ~below(mag, top);
     return kvl_from_bits(u | sign);
 }
 
@@ -163,7 +169,7 @@ static inline uint32_t bf16_encode(float x, kvl_ties ties) {
     uint32_t u = kvl_bits(x), sign = u >> 31, a = u & 0x7fffffffu;
     uint32_t mag = (a + 0x7fffu + tie_bump(ties, a >> 16 & 1u, sign)) >> 16;
     sign = ties == KVL_TIES_DOWN && mag == 0 ? 0 : sign;
-    return sign << 15 | (less(INF_BITS, a) ? 0x7fc0u : mag);
+    return sign << 15 | pick(below(INF_BITS, a), 0x7fc0u, mag);
 }
 
 static inline float bf16_decode(uint32_t code) {

@@ -7,7 +7,7 @@ TestNumber = {}
 
 function TestNumber:test_names_and_info()
   local names = kv.number.names()
-  lu.assertEquals(names, { 'f32', 'bf16', 'fp16', 'e4m3', 'e5m2', 'e2m1', 'ue8m0', 'ue4m3', 'int8', 'int4', 'uint4' })
+  lu.assertEquals(table.concat(names, ' '), 'f32 bf16 fp16 e4m3 e5m2 e2m1 ue8m0 ue4m3 int8 int4 uint4')
   names[1] = 'changed'
   lu.assertEquals(kv.number.names()[1], 'f32')
   local info = kv.number.info('e4m3')

@@ -9,7 +9,8 @@ local hex = golden.hex
 TestGolden = {}
 
 function TestGolden:test_the_tools()
-  lu.assertEquals(golden.lcg_bf16(1000, 6), { 0.98828125, 3.859375, 0.22265625, 1.4765625, 2.796875, -1.3359375 })
+  lu.assertEquals(golden.lcg_bf16(1000, 6),
+    { 0.98828125, 3.859375, 0.22265625, 1.4765625, 2.796875, -1.3359375 })
   lu.assertEquals(golden.sha256('abc'), 'ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad')
   lu.assertEquals(golden.sha256(''), 'e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855')
   lu.assertEquals(golden.sha256(('a'):rep(119)):sub(1, 16), '31eba51c313a5c08')
@@ -22,14 +23,16 @@ local pages = {
   { 'v3.2-main-pow2', nil, 41984, '6877566c73ebe771', '', '', '05fac1f9183c9d0a' },
   { 'index-fp8', nil, 8448, '6e7e5d727af2ee78', '0000103c', 'adac6f34', 'b1d6ab4da2cef9c9' },
   { 'v4-main', nil, 37440, '6877566c73ebe771', '7979797979797900', '6969696969696900', 'e6c1a837a5ddf05f' },
-  { 'v4.1-local', nil, 33792, '6877566c73ebe771', '7979797979797979', '7272727272727272', '496e737270eda4ee' },
-  { 'v4.1-local', { floor = { amax = 1e-4 } }, 33792, '6877566c73ebe771', '7979797979797979', '6969696969696969',
-    '0b5170d88e625644' },
+  { 'v4.1-local', nil, 33792, '6877566c73ebe771', '7979797979797979', '7272727272727272',
+    '496e737270eda4ee' },
+  { 'v4.1-local', { floor = { amax = 1e-4 } }, 33792, '6877566c73ebe771', '7979797979797979',
+    '6969696969696969', '0b5170d88e625644' },
   { 'v4.1-main', nil, 18432, '7341c66bfe11593c', '3232323232323232', '0101010101010101', '40105cdad03ce335' },
   { 'index-fp4', nil, 4352, '6230b54aec10382b', '7f7f7f7f', '01010101', 'b67b77be78082cdf' },
-  { 'index-fp4', { floor = { scale = 1e-4 } }, 4352, '6230b54aec10382b', '7f7f7f7f', '72727272', 'f676980061fd51e3' },
-  { 'index-fp4', { floor = { scale = 1e-4 }, ties = 'down' }, 4352, '6230b54aec10302b', '7f7f7f7f', '72727272',
-    '833de50316c974b4' },
+  { 'index-fp4', { floor = { scale = 1e-4 } }, 4352, '6230b54aec10382b', '7f7f7f7f', '72727272',
+    'f676980061fd51e3' },
+  { 'index-fp4', { floor = { scale = 1e-4 }, ties = 'down' }, 4352, '6230b54aec10302b', '7f7f7f7f',
+    '72727272', '833de50316c974b4' },
 }
 
 function TestGolden:test_pages()
@@ -126,8 +129,10 @@ TestNamed = {}
 
 function TestNamed:test_bytes_and_pages()
   local sizes = {
-    { 'heads-bf16', nil, 65536, 65536 * 64 }, { 'mla-bf16', nil, 1152, 73728 }, { 'v4-bf16', nil, 1024, 65536 },
-    { 'index-bf16', nil, 256, 16384 }, { 'v3.2-main', nil, 656, 41984 }, { 'v3.2-main-pow2', nil, 656, 41984 },
+    { 'heads-bf16', nil, 65536, 65536 * 64 }, { 'mla-bf16', nil, 1152, 73728 },
+    { 'v4-bf16', nil, 1024, 65536 },
+    { 'index-bf16', nil, 256, 16384 }, { 'v3.2-main', nil, 656, 41984 },
+    { 'v3.2-main-pow2', nil, 656, 41984 },
     { 'index-fp8', nil, 132, 8448 }, { 'v4-main', nil, 584, 37440 }, { 'v4-main-fp8', nil, 512, 32768 },
     { 'v4.1-local', nil, 528, 33792 }, { 'v4.1-main', nil, 288, 18432 }, { 'index-fp4', nil, 68, 4352 },
     { 'f32', 100, 400, 25600 }, { 'bf16', 100, 200, 12800 }, { 'fp16', 7, 14, 896 },
@@ -173,7 +178,8 @@ function TestNamed:test_other_widths()
     v4.plan, v4, { channels = 128, rotary = 32 })
   check.fails("record 'v4-main': plan needs rotary", v4.plan, v4, { channels = 128 })
   check.fails("plan needs channels", v4.plan, v4, { rotary = 32 })
-  check.fails("its other fields take 64 channels, plan was asked for 32", v4.plan, v4, { channels = 32, rotary = 64 })
+  check.fails('its other fields take 64 channels, plan was asked for 32', v4.plan, v4,
+    { channels = 32, rotary = 64 })
   check.fails({ "unknown key 'chanels'", "'channels'" }, v4.plan, v4, { chanels = 32 })
   check.fails('channels is -1', v4.plan, v4, { channels = -1 })
   check.fails('channels is 1.5', v4.plan, v4, { channels = 1.5 })
@@ -185,13 +191,16 @@ end
 function TestNamed:test_formula()
   local function formula(name, dims) return kv.record_named(name):formula(dims) end
   lu.assertEquals(formula('v4-main'),
-    '448 x 1 B (E4M3) + scale 7 x 1 B (UE8M0, one per 64) + padding 1 B + 64 x 2 B (BF16) = 448 + 7 + 1 + 128 = 584 B')
+    '448 x 1 B (E4M3) + scale 7 x 1 B (UE8M0, one per 64) + padding 1 B + 64 x 2 B (BF16)'
+    .. ' = 448 + 7 + 1 + 128 = 584 B')
   lu.assertEquals(formula('v3.2-main'),
     '512 x 1 B (E4M3) + scale 4 x 4 B (FP32, one per 128) + 64 x 2 B (BF16) = 512 + 16 + 128 = 656 B')
-  lu.assertEquals(formula('v4.1-main'), '512 x 0.5 B (E2M1) + scale 32 x 1 B (E4M3, one per 16) = 256 + 32 = 288 B')
+  lu.assertEquals(formula('v4.1-main'),
+    '512 x 0.5 B (E2M1) + scale 32 x 1 B (E4M3, one per 16) = 256 + 32 = 288 B')
   lu.assertEquals(formula('index-bf16'), '128 x 2 B (BF16) = 256 B')
   lu.assertEquals(formula('q4_1', { channels = 32 }),
-    '32 x 0.5 B (UINT4) + scale 1 x 2 B (FP16, one per 32) + minimum 1 x 2 B (FP16, one per 32) = 16 + 2 + 2 = 20 B')
+    '32 x 0.5 B (UINT4) + scale 1 x 2 B (FP16, one per 32) + minimum 1 x 2 B (FP16, one per 32)'
+    .. ' = 16 + 2 + 2 = 20 B')
   for _, name in ipairs(kv.records()) do
     local record = kv.record_named(name)
     local dims = not record.natural and { channels = 128 } or nil
@@ -203,7 +212,8 @@ function TestNamed:test_formula()
     end
   end
   local terms = kv.record_named('v4-main'):terms()
-  lu.assertEquals(terms[2], { label = 'scale', count = 7, bytes_each = 1, number = 'ue8m0', per = 64, bytes = 7 })
+  lu.assertEquals(terms[2],
+    { label = 'scale', count = 7, bytes_each = 1, number = 'ue8m0', per = 64, bytes = 7 })
 end
 
 TestUser = {}
@@ -280,7 +290,8 @@ end
 function TestUser:test_words_of_width()
   local record = kv.record { name = 'mixed', fields = {
     { channels = 'rotary', number = 'fp16' }, { channels = 'rest', number = 'int4', order = 'halves',
-      scale = { number = 'bf16', group = 4, rule = 'signed' }, place = 'after' }, { channels = 3, number = 'f32', pad = 5 } } }
+      scale = { number = 'bf16', group = 4, rule = 'signed' }, place = 'after' },
+    { channels = 3, number = 'f32', pad = 5 } } }
   local plan = record:plan { channels = 19, rotary = 4 }
   lu.assertEquals(plan.bytes, 4 * 2 + 12 // 2 + 3 * 2 + 3 * 4 + 5)
   lu.assertEquals(tostring(record), 'kvlab.Record mixed: any width')
@@ -314,9 +325,11 @@ function TestUser:test_bad_specs()
   local function scale(s)
     return field { channels = 40, number = 'e5m2', scale = s }
   end
-  bad("record 'mine', field 1: group 7 does not divide 40 channels; 5 and 8 do", scale { number = 'fp16', group = 7 })
+  bad("record 'mine', field 1: group 7 does not divide 40 channels; 5 and 8 do",
+    scale { number = 'fp16', group = 7 })
   bad({ "record 'mine', field 1: scale: unknown key 'grp'", "'group'" }, scale { number = 'fp16', grp = 8 })
-  bad({ "field 1: unknown key 'chanels'", "did you mean 'channels'?" }, field { chanels = 40, number = 'e5m2' })
+  bad({ "field 1: unknown key 'chanels'", "did you mean 'channels'?" },
+    field { chanels = 40, number = 'e5m2' })
   bad({ "unknown key 'feilds'", "'fields'" }, { name = 'mine', feilds = {} })
   bad({ "number: 'e5m3' is unknown", 'did you mean' }, field { channels = 40, number = 'e5m3' })
   bad('number: nil is unknown', field { channels = 40 })
