@@ -144,7 +144,7 @@ static void softmax_row(group *x, int64_t row, float *s, int64_t n, int64_t lo, 
     if (new > old && old != -INFINITY) {
         float keep = expf(old - new);
         x->sum[row] *= keep;
-        kvl_scale(x->acc + row * x->a->value_width, keep, x->a->value_width);
+        kvl_scale_by(x->acc + row * x->a->value_width, keep, x->a->value_width);
     }
     x->max[row] = new;
     /* All of them -inf: weights 0, but a NaN among them must stay one. */
@@ -401,7 +401,7 @@ static kvl_status combine(void *ctx, int64_t number, void *scratch, kvl_error *e
             if (keep != 0.0f && top != -INFINITY) keep = expf(state[row] - top);
             sum += state[p->m + row] * keep;
             if (i == 0)
-                kvl_scale(first + row * vw, keep, vw);
+                kvl_scale_by(first + row * vw, keep, vw);
             else if (keep != 0.0f)
                 kvl_axpy(first + row * vw, keep, first + i * step + row * vw, vw);
         }

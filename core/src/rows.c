@@ -115,7 +115,7 @@ static kvl_status softmax_row(void *out, const void *in, int64_t n, kvl_error *e
         return KVL_OK;
     }
     double sum = exp_sum(y, x, max, n);
-    kvl_scale(y, (float)(1 / sum), n);
+    kvl_scale_by(y, (float)(1 / sum), n);
     return kvl_cancelled() ? kvl_fail(err, KVL_ECANCEL, "interrupted") : KVL_OK;
 }
 

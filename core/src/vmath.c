@@ -160,7 +160,7 @@ bool kvl_finite(const float *x, int64_t n) {
 }
 
 KVL_CLONES
-void kvl_scale(float *x, float a, int64_t n) {
+void kvl_scale_by(float *x, float a, int64_t n) {
     for (int64_t i = 0; i < n; i++)
         x[i] *= a;
 }

@@ -10,6 +10,7 @@ kv.record = record.new
 kv.records = record.names
 kv.record_named = record.named
 
+kv.safetensors = core.safetensors
 for name, value in pairs(require 'kvlab.tensor') do kv[name] = value end
 
 return kv

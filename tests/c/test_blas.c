@@ -176,7 +176,7 @@ static void test_vmath(void) {
         CHECK(fabs(kvl_exp_sum(y, a, 0.5f, 3.0f, n) - esum) < 1e-4, "exp_sum of %d", n);
         memcpy(y, b, (size_t)n * sizeof *y);
         kvl_axpy(y, 2.0f, a, n);
-        kvl_scale(y, 0.5f, n);
+        kvl_scale_by(y, 0.5f, n);
         double e = 0;
         for (int i = 0; i < n; i++)
             e = fmax(e, fabs(y[i] - (b[i] / 2.0 + a[i])));

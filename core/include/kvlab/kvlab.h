@@ -8,6 +8,7 @@
 #include "kvlab/ops.h"
 #include "kvlab/parallel.h"
 #include "kvlab/record.h"
+#include "kvlab/safetensors.h"
 #include "kvlab/tensor.h"
 #include "kvlab/vmath.h"
 

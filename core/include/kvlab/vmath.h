@@ -44,6 +44,6 @@ KVL_API void kvl_axpy(float *y, float a, const float *x, int64_t n);
 KVL_API bool kvl_finite(const float *x, int64_t n);
 
 /* x *= a */
-KVL_API void kvl_scale(float *x, float a, int64_t n);
+KVL_API void kvl_scale_by(float *x, float a, int64_t n);
 
 #endif
