@@ -80,9 +80,7 @@ bool kvl_utf8_valid(const char *text, size_t n) {
     return true;
 }
 
-/* --- JSON
- * ------------------------------------------------------------------------------------------------
- */
+/* --- JSON ------------------------------------------------------------------------------------ */
 
 typedef struct parser {
     kvl_safetensors *file;
@@ -323,8 +321,7 @@ static bool parse_header(parser *p) {
     return p->at == p->end || fail_at(p, "something follows the header");
 }
 
-/* --- checks of what the header says
- * --------------------------------------------------------------------- */
+/* --- checks of what the header says ---------------------------------------------------------- */
 
 static int by_begin(const void *a, const void *b) {
     const kvl_st_entry *x = a, *y = b;
@@ -398,8 +395,7 @@ static kvl_status check_all(kvl_safetensors *f, kvl_error *err) {
     return KVL_OK;
 }
 
-/* --- open and close
- * ----------------------------------------------------------------------------------------- */
+/* --- open and close -------------------------------------------------------------------------- */
 
 static kvl_status open_map(kvl_safetensors *f, kvl_error *err) {
     struct stat st;
@@ -499,9 +495,7 @@ bool kvl_safetensors_metadata(const kvl_safetensors *f, int64_t i, const char **
     return true;
 }
 
-/* --- data
- * --------------------------------------------------------------------------------------------------
- */
+/* --- data ------------------------------------------------------------------------------------ */
 
 /* Touching a page that the file no longer has would end the process, so its size is looked at
  * again. */

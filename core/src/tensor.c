@@ -102,8 +102,7 @@ void kvl_tensor_free(kvl_tensor *t) {
     kvl_free(t);
 }
 
-/* --- reading the header
- * ----------------------------------------------------------------------------- */
+/* --- reading the header ---------------------------------------------------------------------- */
 
 int64_t kvl_tensor_numel(const kvl_tensor *t) {
     int64_t n = 1;
@@ -135,8 +134,7 @@ void *kvl_tensor_data(const kvl_tensor *t) {
     return (char *)t->storage + STORAGE_HEAD + t->offset * ELEMENT;
 }
 
-/* --- views
- * ------------------------------------------------------------------------------------------- */
+/* --- views ----------------------------------------------------------------------------------- */
 
 kvl_status kvl_tensor_view(kvl_tensor **out, const kvl_tensor *t, kvl_error *err) {
     kvl_tensor *view = *out = kvl_alloc(sizeof *view);

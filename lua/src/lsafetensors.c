@@ -124,9 +124,7 @@ static int f_compare(lua_State *L) {
     return 2;
 }
 
-/* --- saving
- * ------------------------------------------------------------------------------------------------
- */
+/* --- saving ---------------------------------------------------------------------------------- */
 
 /* The string at the top of the stack, which stays anchored by its table. */
 static const char *check_text(lua_State *L, int arg, const char *what) {
