@@ -11,8 +11,7 @@
 
 #include "walk.h"
 
-/* --- two operands
- * -------------------------------------------------------------------------------------- */
+/* --- two operands ---------------------------------------------------------------------------- */
 
 #define ROW_LOOP(R, T, so, sa, sb, expr)                                                           \
     for (int64_t i = 0; i < n; i++) {                                                              \
@@ -174,8 +173,7 @@ kvl_status kvl_binary_into(kvl_tensor *out, kvl_binary_op op, const kvl_tensor *
     return binary(&out, false, op, a, b, err);
 }
 
-/* --- one operand
- * ------------------------------------------------------------------------------------------ */
+/* --- one operand ----------------------------------------------------------------------------- */
 
 #define UNARY(name, R, T, expr)                                                                    \
     KVL_CLONES static void name(R *o, const T *a, int64_t n) {                                     \
@@ -291,9 +289,7 @@ void kvl_unary_ref(double *out, kvl_unary_op op, const float *x, int64_t n) {
     }
 }
 
-/* --- where
- * --------------------------------------------------------------------------------------------------
- */
+/* --- where ----------------------------------------------------------------------------------- */
 
 static kvl_status where_row(void *ctx, int64_t n, char *const *p, const int64_t *s,
                             kvl_error *err) {

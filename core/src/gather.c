@@ -160,8 +160,7 @@ kvl_status kvl_scatter(kvl_tensor **out, const kvl_tensor *a, int dim, const kvl
     return status;
 }
 
-/* --- whole slices
- * ------------------------------------------------------------------------------------------- */
+/* --- whole slices ---------------------------------------------------------------------------- */
 
 typedef struct select_job {
     const char *a;     /* (outer, size, inner) */

@@ -86,8 +86,7 @@ static kvl_status each_row(kvl_tensor **out, const char *what, rows_fn *fn, cons
     return status;
 }
 
-/* --- softmax and its relatives
- * ------------------------------------------------------------------------- */
+/* --- softmax and its relatives --------------------------------------------------------------- */
 
 static bool has_nan(const float *x, int64_t n) {
     for (int64_t i = 0; i < n; i++)
@@ -172,8 +171,7 @@ void kvl_softmax_ref(double *out, const float *x, int64_t rows, int64_t n) {
     }
 }
 
-/* --- cumulative sums
- * -------------------------------------------------------------------------------------- */
+/* --- cumulative sums ------------------------------------------------------------------------- */
 
 static kvl_status cumsum_row(void *out, const void *in, int64_t n, kvl_error *err) {
     double sum = 0;
@@ -202,9 +200,7 @@ kvl_status kvl_cumsum(kvl_tensor **out, const kvl_tensor *a, int dim, kvl_error 
                     dim, false, err);
 }
 
-/* --- top-k
- * --------------------------------------------------------------------------------------------------
- */
+/* --- top-k ----------------------------------------------------------------------------------- */
 
 typedef struct place {
     float score;

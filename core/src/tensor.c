@@ -28,11 +28,16 @@ const char *kvl_shape_text(char text[KVL_SHAPE_TEXT], int ndim, const int64_t *s
     return text;
 }
 
-static kvl_status fail_memory(kvl_error *err, double bytes) {
-    return kvl_fail(err, KVL_ENOMEM,
-                    "a tensor of %.4g MiB does not fit: %.4g MiB are in use, the limit is %.4g MiB",
-                    bytes / 1048576, (double)kvl_live_bytes() / 1048576,
-                    (double)kvl_memory_limit() / 1048576);
+/* t: the header of what did not fit, or NULL when the header itself did not. */
+static kvl_status fail_memory(kvl_error *err, const kvl_tensor *t, int64_t bytes) {
+    char text[KVL_SHAPE_TEXT];
+    const double GIB = 1 << 30;
+    if (!t) return kvl_fail(err, KVL_ENOMEM, "no memory for a tensor");
+    return kvl_fail(
+        err, KVL_ENOMEM,
+        "a tensor of shape %s takes %.4g GiB: %.4g GiB are in use, the limit is %.4g GiB",
+        kvl_shape_text(text, t->ndim, t->shape), (double)bytes / GIB,
+        (double)kvl_live_bytes() / GIB, (double)kvl_memory_limit() / GIB);
 }
 
 /* Fills the header of a fresh tensor with row-major strides; *bytes is what its elements take. */
@@ -73,7 +78,7 @@ kvl_status kvl_tensor_new(kvl_tensor **out, kvl_dtype dtype, int ndim, const int
     kvl_tensor *t = storage ? kvl_alloc(sizeof *t) : NULL;
     if (!t) {
         kvl_free(storage);
-        return fail_memory(err, (double)bytes);
+        return fail_memory(err, &head, bytes);
     }
     atomic_init(&storage->references, 1);
     storage->bytes = (size_t)bytes;
@@ -97,8 +102,7 @@ void kvl_tensor_free(kvl_tensor *t) {
     kvl_free(t);
 }
 
-/* --- reading the header
- * ----------------------------------------------------------------------------- */
+/* --- reading the header ---------------------------------------------------------------------- */
 
 int64_t kvl_tensor_numel(const kvl_tensor *t) {
     int64_t n = 1;
@@ -130,12 +134,11 @@ void *kvl_tensor_data(const kvl_tensor *t) {
     return (char *)t->storage + STORAGE_HEAD + t->offset * ELEMENT;
 }
 
-/* --- views
- * ------------------------------------------------------------------------------------------- */
+/* --- views ----------------------------------------------------------------------------------- */
 
 kvl_status kvl_tensor_view(kvl_tensor **out, const kvl_tensor *t, kvl_error *err) {
     kvl_tensor *view = *out = kvl_alloc(sizeof *view);
-    if (!view) return fail_memory(err, (double)sizeof *view);
+    if (!view) return fail_memory(err, NULL, 0);
     *view = *t;
     atomic_fetch_add(&t->storage->references, 1);
     return KVL_OK;

@@ -7,8 +7,7 @@
 
 #include "walk.h"
 
-/* --- rows: operand 0 is the output
- * ------------------------------------------------------------------ */
+/* --- rows: operand 0 is the output ----------------------------------------------------------- */
 
 static kvl_status copy_row(void *ctx, int64_t n, char *const *p, const int64_t *s, kvl_error *err) {
     (void)ctx, (void)err;
@@ -57,8 +56,7 @@ static kvl_status fill_row(void *ctx, int64_t n, char *const *p, const int64_t *
     return KVL_OK;
 }
 
-/* --- copies
- * ------------------------------------------------------------------------------------------ */
+/* --- copies ---------------------------------------------------------------------------------- */
 
 /* out and in have one shape and do not overlap. */
 static kvl_status move(kvl_tensor *out, const kvl_tensor *in, kvl_error *err) {
@@ -229,8 +227,7 @@ kvl_status kvl_tensor_equal(bool *equal, const kvl_tensor *a, const kvl_tensor *
     return KVL_OK;
 }
 
-/* --- constructors that compute
- * ----------------------------------------------------------------------- */
+/* --- constructors that compute --------------------------------------------------------------- */
 
 kvl_status kvl_tensor_full(kvl_tensor **out, kvl_dtype dtype, int ndim, const int64_t *shape,
                            double value, kvl_error *err) {

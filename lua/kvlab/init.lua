@@ -20,6 +20,7 @@ kv.records = record.names
 kv.record_named = record.named
 
 -- tensors
+kv.safetensors = core.safetensors
 for name, value in pairs(require 'kvlab.tensor') do kv[name] = value end
 
 -- caches

@@ -5,8 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-/* --- elementwise
- * ----------------------------------------------------------------------------------------- */
+/* --- elementwise ----------------------------------------------------------------------------- */
 
 /* a op b; upvalue 1 is the operation. Either side may be a number. */
 static int l_binary(lua_State *L) {
@@ -53,9 +52,7 @@ static int l_where(lua_State *L) {
     return kvl_done(L, kvl_where(slot, c, a, b, &err), &err, 1);
 }
 
-/* --- reductions
- * -----------------------------------------------------------------------------------------------
- */
+/* --- reductions ------------------------------------------------------------------------------ */
 
 /* t:sum([dim [, keep]]): without dim one Lua value; argmax and argmin take the last dimension then.
  */
@@ -83,8 +80,7 @@ static int t_reduce(lua_State *L) {
     return 1;
 }
 
-/* --- along one dimension, the last one unless told otherwise
- * ---------------------------------------------------- */
+/* --- along one dimension, the last one unless told otherwise --------------------------------- */
 
 typedef kvl_status along_fn(kvl_tensor **out, const kvl_tensor *a, int dim, kvl_error *err);
 
@@ -126,9 +122,7 @@ static int t_topk(lua_State *L) {
     return kvl_done(L, status, &err, 2);
 }
 
-/* --- by ids
- * ---------------------------------------------------------------------------------------------------------
- */
+/* --- by ids ---------------------------------------------------------------------------------- */
 
 /* t:gather(dim, ids) */
 static int t_gather(lua_State *L) {
@@ -179,8 +173,7 @@ static int l_matmul(lua_State *L) {
     return kvl_done(L, kvl_matmul(slot, a, b, &err), &err, 1);
 }
 
-/* --- random numbers: options are checked and named in lua/kvlab/tensor.lua
- * ------------------------------------------ */
+/* --- random numbers: options are checked and named in lua/kvlab/tensor.lua ------------------- */
 
 /* random(kind, shape, seed, a, b) */
 static int l_random(lua_State *L) {
@@ -215,9 +208,7 @@ static int l_permutation(lua_State *L) {
     return kvl_done(L, kvl_random_permutation(slot, n, (uint64_t)seed, &err), &err, 1);
 }
 
-/* --- opening
- * -----------------------------------------------------------------------------------------------------------
- */
+/* --- opening --------------------------------------------------------------------------------- */
 
 static const luaL_Reg methods[] = {
     {"softmax", t_softmax},

@@ -262,6 +262,7 @@ static int plan_decode_page(lua_State *L) {
 
 /* plan:roundtrip(rows [..., channels]) -> tensor of the same shape */
 static int plan_roundtrip(lua_State *L) {
+    lua_settop(L, 2);
     kvl_error err;
     char shape[KVL_SHAPE_TEXT];
     kvl_tensor **out = kvl_push_tensor(L), *rows;

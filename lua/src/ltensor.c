@@ -5,8 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-/* --- helpers of every binding of tensors
- * ------------------------------------------------------------ */
+/* --- helpers of every binding of tensors ----------------------------------------------------- */
 
 /* Bytes of tensors made since the collector was last told; one for each Lua state. */
 static const char gc_key = 0;
@@ -143,8 +142,7 @@ kvl_dtype kvl_opt_dtype(lua_State *L, int arg, kvl_dtype missing) {
     return luaL_checkoption(L, arg, NULL, names) == 1 ? KVL_INT32 : KVL_FLOAT32;
 }
 
-/* --- from Lua values
- * ----------------------------------------------------------------------------------- */
+/* --- from Lua values ------------------------------------------------------------------------- */
 
 /* Follows the first elements of the table on top of the stack. */
 static int table_shape(lua_State *L, int64_t *shape) {
@@ -347,9 +345,7 @@ static int l_is_tensor(lua_State *L) {
     return 1;
 }
 
-/* --- views
- * ------------------------------------------------------------------------------------------------
- */
+/* --- views ----------------------------------------------------------------------------------- */
 
 /* t:slice(dim [, first [, last [, step]]]): 1-based, both ends included, negative from the end. */
 static int t_slice(lua_State *L) {
@@ -516,8 +512,7 @@ static int t_to(lua_State *L) {
     return done_maybe(L, kvl_tensor_cast(slot, t, dtype, &err), &err, *slot, t);
 }
 
-/* --- elements
- * ---------------------------------------------------------------------------------------------- */
+/* --- elements -------------------------------------------------------------------------------- */
 
 static void push_element(lua_State *L, const kvl_tensor *t, int64_t at) {
     if (t->dtype == KVL_INT32)
@@ -645,8 +640,7 @@ static int t_is_contiguous(lua_State *L) {
     return 1;
 }
 
-/* --- the object
- * ---------------------------------------------------------------------------------------------- */
+/* --- the object ------------------------------------------------------------------------------ */
 
 static int t_free(lua_State *L) {
     kvl_tensor **slot = luaL_checkudata(L, 1, KVL_TENSOR);

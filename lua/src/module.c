@@ -16,5 +16,6 @@ int luaopen_kvlab_core(lua_State *L) {
     kvl_open_print(L);
     kvl_open_ops(L);
     kvl_open_pool(L);
+    kvl_open_safetensors(L);
     return 1;
 }

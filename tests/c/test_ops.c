@@ -39,8 +39,7 @@ static int64_t offset_of(const kvl_tensor *t, const int64_t *index) {
     return at;
 }
 
-/* --- unary: name, range of inputs, bound on the relative error
- * --------------------------------------- */
+/* --- unary: name, range of inputs, bound on the relative error ------------------------------- */
 
 static const struct {
     kvl_unary_op op;
@@ -104,8 +103,7 @@ static void test_unary(void) {
     kvl_tensor_free(t);
 }
 
-/* --- binary
- * ---------------------------------------------------------------------------------------------- */
+/* --- binary ---------------------------------------------------------------------------------- */
 
 static double binary_definition(kvl_binary_op op, double x, double y) {
     switch (op) {
@@ -239,8 +237,7 @@ static void test_where(void) {
         kvl_tensor_free(all[i]);
 }
 
-/* --- reductions: bound relative to the sum of magnitudes
- * ------------------------------------------------ */
+/* --- reductions: bound relative to the sum of magnitudes ------------------------------------- */
 
 static const struct {
     kvl_reduce_op op;
@@ -343,9 +340,7 @@ static void test_reduce(void) {
     kvl_tensor_free(b);
 }
 
-/* --- rows
- * ----------------------------------------------------------------------------------------------------
- */
+/* --- rows ------------------------------------------------------------------------------------ */
 
 static void test_softmax(void) {
     static const int64_t shapes[][2] = {{7, 1}, {5, 33}, {3, 5000}, {600, 40}};
@@ -479,9 +474,7 @@ static void test_cumsum(void) {
     kvl_tensor_free(x);
 }
 
-/* --- ids
- * -------------------------------------------------------------------------------------------------------
- */
+/* --- ids ------------------------------------------------------------------------------------- */
 
 static void test_gather(void) {
     for (int dim = 0; dim < 3; dim++) {
@@ -550,8 +543,7 @@ static void test_gather(void) {
         kvl_tensor_free(all[i]);
 }
 
-/* --- matmul: bound relative to sum |a| |b|
- * ---------------------------------------------------------------------- */
+/* --- matmul: bound relative to sum |a| |b| --------------------------------------------------- */
 
 static void check_matmul(const kvl_tensor *a, const kvl_tensor *b, const char *what) {
     kvl_tensor *c;
@@ -664,9 +656,7 @@ static void test_matmul(void) {
         kvl_tensor_free(all[i]);
 }
 
-/* --- random numbers
- * ------------------------------------------------------------------------------------------------
- */
+/* --- random numbers -------------------------------------------------------------------------- */
 
 static void test_random(void) {
     /* known answers published with the Random123 library */
@@ -739,8 +729,7 @@ static void test_random(void) {
     CHECK(kvl_random_permutation(&bad, -1, 1, &err) == KVL_EINVAL && !bad, "-1 elements");
 }
 
-/* --- threads, cancellation, memory
- * ---------------------------------------------------------------------------------- */
+/* --- threads, cancellation, memory ----------------------------------------------------------- */
 
 static uint64_t hash(uint64_t h, const kvl_tensor *t) {
     kvl_tensor *c;

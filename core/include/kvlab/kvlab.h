@@ -9,6 +9,7 @@
 #include "kvlab/parallel.h"
 #include "kvlab/pool.h"
 #include "kvlab/record.h"
+#include "kvlab/safetensors.h"
 #include "kvlab/tensor.h"
 #include "kvlab/vmath.h"
 

@@ -14,8 +14,7 @@
 
 #include "kvlab/tensor.h"
 
-/* --- elementwise (elementwise.c)
- * ---------------------------------------------------------------------- */
+/* --- elementwise (elementwise.c) ------------------------------------------------------------- */
 
 typedef enum kvl_binary_op {
     KVL_ADD,
@@ -67,8 +66,7 @@ KVL_API kvl_status kvl_where(kvl_tensor **out, const kvl_tensor *condition, cons
 /* The definitions, in double: out[i] = op(x[i]). */
 KVL_API void kvl_unary_ref(double *out, kvl_unary_op op, const float *x, int64_t n);
 
-/* --- reductions (reduce.c)
- * ----------------------------------------------------------------------------- */
+/* --- reductions (reduce.c) ------------------------------------------------------------------- */
 
 typedef enum kvl_reduce_op {
     KVL_SUM,  /* of int32: int32, an error when it does not fit */
@@ -92,8 +90,7 @@ KVL_API const char *kvl_reduce_name(kvl_reduce_op op);
 KVL_API kvl_status kvl_reduce(kvl_tensor **out, kvl_reduce_op op, const kvl_tensor *a, int dim,
                               bool keep, kvl_error *err);
 
-/* --- along one dimension (rows.c)
- * ----------------------------------------------------------------------- */
+/* --- along one dimension (rows.c) ------------------------------------------------------------ */
 
 /* A row without anything above -inf gives zeros (nothing to choose from), not NaN. */
 KVL_API kvl_status kvl_softmax(kvl_tensor **out, const kvl_tensor *a, int dim, kvl_error *err);
@@ -115,8 +112,7 @@ KVL_API void kvl_logsumexp_ref(double *out, const float *x, int64_t rows, int64_
 /* ids (rows, k) in the order of score; one pass over the row per place. */
 KVL_API void kvl_topk_ref(int32_t *ids, const float *x, int64_t rows, int64_t n, int64_t k);
 
-/* --- by ids (gather.c): an id outside its dimension is an error
- * ------------------------------------------ */
+/* --- by ids (gather.c): an id outside its dimension is an error ------------------------------ */
 
 /* out has the shape of ids; its element at (.., j, ..) is a at (.., ids[.., j, ..], ..). The other
  * sizes of ids and a are equal. */
@@ -134,8 +130,7 @@ KVL_API kvl_status kvl_index_select(kvl_tensor **out, const kvl_tensor *a, int d
 KVL_API kvl_status kvl_embedding(kvl_tensor **out, const kvl_tensor *weight, const kvl_tensor *ids,
                                  kvl_error *err);
 
-/* --- products (matmul.c)
- * ---------------------------------------------------------------------------------- */
+/* --- products (matmul.c) --------------------------------------------------------------------- */
 
 /* a (..., m, k) x b (..., k, n) -> (..., m, n); the leading dimensions broadcast. A vector on the
  * left is one row, on the right one column, and that dimension disappears. Operands whose last two
@@ -143,8 +138,7 @@ KVL_API kvl_status kvl_embedding(kvl_tensor **out, const kvl_tensor *weight, con
 KVL_API kvl_status kvl_matmul(kvl_tensor **out, const kvl_tensor *a, const kvl_tensor *b,
                               kvl_error *err);
 
-/* --- random numbers (random.c)
- * ---------------------------------------------------------------------------- */
+/* --- random numbers (random.c) --------------------------------------------------------------- */
 
 /* Element i depends on (seed, i) and nothing else: Philox 4x32-10, key = seed, counter = i / 4.
  * Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3 (SC 2011). */

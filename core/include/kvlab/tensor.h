@@ -31,8 +31,7 @@ typedef struct kvl_tensor {
     kvl_dtype dtype;
 } kvl_tensor;
 
-/* --- making and dropping: every `kvl_tensor **out` is owned by the caller, who calls _free
- * --------- */
+/* --- making and dropping: every `kvl_tensor **out` is owned by the caller, who calls _free --- */
 
 /* Zeros. Sizes are checked: a negative one or too many elements fail, as does refused memory. */
 KVL_API kvl_status kvl_tensor_new(kvl_tensor **out, kvl_dtype dtype, int ndim, const int64_t *shape,
@@ -52,8 +51,7 @@ KVL_API kvl_status kvl_tensor_tril_mask(kvl_tensor **out, int64_t rows, int64_t 
 /* Drops this header, and the storage with the last one. NULL is fine. */
 KVL_API void kvl_tensor_free(kvl_tensor *t);
 
-/* --- reading the header
- * ----------------------------------------------------------------------------- */
+/* --- reading the header ---------------------------------------------------------------------- */
 
 KVL_API int64_t kvl_tensor_numel(const kvl_tensor *t);
 /* Row-major without gaps: data(t)[0 .. numel) are the elements in order. */
@@ -76,8 +74,7 @@ KVL_API kvl_status kvl_tensor_equal(bool *equal, const kvl_tensor *a, const kvl_
 KVL_API const char *kvl_shape_text(char text[KVL_SHAPE_TEXT], int ndim, const int64_t *shape);
 KVL_API const char *kvl_dtype_name(kvl_dtype dtype);
 
-/* --- views: share the storage of t, never copy
- * ------------------------------------------------------ */
+/* --- views: share the storage of t, never copy ----------------------------------------------- */
 
 KVL_API kvl_status kvl_tensor_view(kvl_tensor **out, const kvl_tensor *t, kvl_error *err);
 /* count indices first, first + step, ... of one dimension; step >= 1. */
@@ -95,8 +92,7 @@ KVL_API kvl_status kvl_tensor_permute(kvl_tensor **out, const kvl_tensor *t, con
 KVL_API kvl_status kvl_tensor_expand(kvl_tensor **out, const kvl_tensor *t, int ndim,
                                      const int64_t *shape, kvl_error *err);
 
-/* --- views when the strides allow it, copies otherwise
- * ---------------------------------------------- */
+/* --- views when the strides allow it, copies otherwise --------------------------------------- */
 
 /* One size may be -1: it is worked out from the others. */
 KVL_API kvl_status kvl_tensor_reshape(kvl_tensor **out, const kvl_tensor *t, int ndim,
@@ -106,8 +102,7 @@ KVL_API kvl_status kvl_tensor_contiguous(kvl_tensor **out, const kvl_tensor *t, 
 KVL_API kvl_status kvl_tensor_cast(kvl_tensor **out, const kvl_tensor *t, kvl_dtype dtype,
                                    kvl_error *err);
 
-/* --- copies
- * ------------------------------------------------------------------------------------------ */
+/* --- copies ---------------------------------------------------------------------------------- */
 
 KVL_API kvl_status kvl_tensor_clone(kvl_tensor **out, const kvl_tensor *t, kvl_error *err);
 /* count >= 1 tensors of one type that differ in dimension dim only. */
