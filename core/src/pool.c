@@ -95,11 +95,13 @@ bool kvl_pool_room(void **array, int64_t *room, int64_t used, int64_t need, int6
 static bool make_pages(kvl_pool *pool, int64_t n) {
     int64_t bytes;
     if (!kvl_mul(&bytes, n, pool->info.page_bytes) || bytes > INT64_MAX - CHUNK_HEAD) return false;
-    if (!kvl_pool_room((void **)&pool->pages, &pool->page_room, pool->made, pool->made + n,
-                       sizeof pool->pages[0]))
-        return false;
     kvl_chunk *chunk = kvl_alloc(CHUNK_HEAD + (size_t)bytes);
     if (!chunk) return false;
+    if (!kvl_pool_room((void **)&pool->pages, &pool->page_room, pool->made, pool->made + n,
+                       sizeof pool->pages[0])) {
+        kvl_free(chunk);
+        return false;
+    }
     chunk->next = pool->chunks;
     pool->chunks = chunk;
     for (int64_t i = n - 1; i >= 0; i--) {

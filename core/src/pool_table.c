@@ -105,11 +105,12 @@ static kvl_status prepare(kvl_table *t, int64_t count, kvl_error *err) {
         copies += writes_page(t, i, count) && page_shared(t, i);
     if (fresh + copies == 0) return KVL_OK;
 
+    /* The pages first: when too much is asked for, it is they that are refused. */
+    kvl_status status = kvl_pool_want(t->pool, fresh + copies, err);
+    if (status) return status;
     if (!kvl_pool_room((void **)&t->pages, &t->room, t->n_pages, n_pages, sizeof t->pages[0]))
         return kvl_fail(err, KVL_ENOMEM, "no memory for a block table of %lld pages",
                         (long long)n_pages);
-    kvl_status status = kvl_pool_want(t->pool, fresh + copies, err);
-    if (status) return status;
 
     for (int64_t i = low; i < t->n_pages; i++) {
         if (!writes_page(t, i, count) || !page_shared(t, i)) continue;

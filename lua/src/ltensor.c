@@ -60,9 +60,9 @@ int kvl_done_view(lua_State *L, kvl_status status, const kvl_error *err) {
 }
 
 /* Reshape and contiguous may copy: `of` is what they were made of. */
-static int done_maybe(lua_State *L, kvl_status status, const kvl_error *err, kvl_tensor *made,
+static int done_maybe(lua_State *L, kvl_status status, const kvl_error *err, kvl_tensor **made,
                       kvl_tensor *of) {
-    if (status == KVL_OK && kvl_tensor_shares(made, of)) return 1;
+    if (status == KVL_OK && kvl_tensor_shares(*made, of)) return 1;
     return kvl_done(L, status, err, 1);
 }
 
@@ -441,7 +441,7 @@ static int t_reshape(lua_State *L) {
     kvl_check_shape(L, 2, &ndim, shape);
     kvl_tensor **slot = kvl_push_tensor(L);
     kvl_tensor *t = kvl_check_tensor(L, 1);
-    return done_maybe(L, kvl_tensor_reshape(slot, t, ndim, shape, &err), &err, *slot, t);
+    return done_maybe(L, kvl_tensor_reshape(slot, t, ndim, shape, &err), &err, slot, t);
 }
 
 static int t_flatten(lua_State *L) {
@@ -450,7 +450,7 @@ static int t_flatten(lua_State *L) {
     kvl_tensor **slot = kvl_push_tensor(L);
     kvl_tensor *t = kvl_check_tensor(L, 1);
     if (kvl_tensor_numel(t) == 0) all = 0;
-    return done_maybe(L, kvl_tensor_reshape(slot, t, 1, &all, &err), &err, *slot, t);
+    return done_maybe(L, kvl_tensor_reshape(slot, t, 1, &all, &err), &err, slot, t);
 }
 
 /* t:squeeze(dim): drops a dimension of size 1. */
@@ -491,7 +491,7 @@ static int t_contiguous(lua_State *L) {
     kvl_error err;
     kvl_tensor **slot = kvl_push_tensor(L);
     kvl_tensor *t = kvl_check_tensor(L, 1);
-    return done_maybe(L, kvl_tensor_contiguous(slot, t, &err), &err, *slot, t);
+    return done_maybe(L, kvl_tensor_contiguous(slot, t, &err), &err, slot, t);
 }
 
 static int t_clone(lua_State *L) {
@@ -509,7 +509,7 @@ static int t_to(lua_State *L) {
     kvl_dtype dtype = kvl_opt_dtype(L, 2, KVL_FLOAT32);
     kvl_tensor **slot = kvl_push_tensor(L);
     kvl_tensor *t = kvl_check_tensor(L, 1);
-    return done_maybe(L, kvl_tensor_cast(slot, t, dtype, &err), &err, *slot, t);
+    return done_maybe(L, kvl_tensor_cast(slot, t, dtype, &err), &err, slot, t);
 }
 
 /* --- elements -------------------------------------------------------------------------------- */
