@@ -1,4 +1,5 @@
-/* base.c - errors, counted memory, the cancel flag. The only mutable globals of the core are here. */
+/* base.c - errors, counted memory, the cancel flag. The only mutable globals of the core are here,
+ * apart from the thread count in parallel.c. */
 #include "kvlab/base.h"
 
 #include <stdarg.h>
@@ -23,8 +24,14 @@ kvl_status kvl_fail(kvl_error *err, kvl_status status, const char *fmt, ...) {
     return status;
 }
 
-/* A block is [header, 64 bytes][payload]: the header remembers the size for the live count. */
+/* A block is [.. up to 64 bytes ..][header, 64 bytes][payload]. The memory comes from calloc, not
+ * from aligned_alloc and memset: large blocks are then zero pages of the system, which cost nothing
+ * before they are touched, so a request of gigabytes returns at once and can be cancelled. */
 enum { HEADER = 64 };
+typedef struct block_head {
+    size_t bytes; /* of the payload, for the live count */
+    void *memory; /* what calloc returned */
+} block_head;
 
 static size_t read_limit(const char *path) {
     FILE *f = fopen(path, "r");
@@ -58,22 +65,21 @@ void *kvl_alloc(size_t bytes) {
         size_t limit = kvl_memory_limit(), live = atomic_load(&live_bytes);
         if (live > limit || bytes > limit - live) return NULL;
     }
-    size_t total = (bytes + HEADER + HEADER - 1) / HEADER * HEADER;
-    unsigned char *block = aligned_alloc(HEADER, total);
-    if (!block) return NULL;
-    memset(block, 0, total);
-    memcpy(block, &bytes, sizeof bytes);
+    char *memory = calloc(1, bytes + 2 * HEADER);
+    if (!memory) return NULL;
+    char *payload = memory + 2 * HEADER - (uintptr_t)memory % HEADER;
+    block_head *head = (block_head *)(payload - HEADER);
+    head->bytes = bytes;
+    head->memory = memory;
     atomic_fetch_add(&live_bytes, bytes);
-    return block + HEADER;
+    return payload;
 }
 
 void kvl_free(void *p) {
     if (!p) return;
-    unsigned char *block = (unsigned char *)p - HEADER;
-    size_t bytes;
-    memcpy(&bytes, block, sizeof bytes);
-    atomic_fetch_sub(&live_bytes, bytes);
-    free(block);
+    block_head *head = (block_head *)((char *)p - HEADER);
+    atomic_fetch_sub(&live_bytes, head->bytes);
+    free(head->memory);
 }
 
 size_t kvl_live_bytes(void) {

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "record_plan.h"
 
@@ -220,6 +221,13 @@ kvl_status kvl_record_compile(kvl_record **out, const kvl_field *fields, int64_t
 
 void kvl_record_free(kvl_record *rec) {
     kvl_free(rec);
+}
+
+kvl_record *kvl_record_clone(const kvl_record *rec) {
+    size_t bytes = offsetof(kvl_record, steps) + (size_t)rec->n_steps * sizeof rec->steps[0];
+    kvl_record *copy = kvl_alloc(bytes);
+    if (copy) memcpy(copy, rec, bytes);
+    return copy;
 }
 
 const kvl_record_info *kvl_record_about(const kvl_record *rec) {

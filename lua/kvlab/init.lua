@@ -19,6 +19,14 @@ kv.record = record.new
 kv.records = record.names
 kv.record_named = record.named
 
+-- tensors
+kv.safetensors = core.safetensors
+for name, value in pairs(require 'kvlab.tensor') do kv[name] = value end
+
+-- caches
+kv.pool = core.pool.new
+kv.counters = core.pool.counters
+
 -- counting
 local presets = require 'kvlab.presets'
 local count = require 'kvlab.count'
@@ -38,5 +46,6 @@ kv.help = require('kvlab.help').print
 -- The method table of each class, by name: for help, completion and the test of the documentation.
 kv.classes = { Layer = layer.class, Layout = layout.class, Record = record.class,
   Plan = core.record.plan_methods, Exact = kv.exact.class }
+for name, methods in pairs(core.pool.classes) do kv.classes[name] = methods end
 
 return kv

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 int kvl_raise(lua_State *L, const kvl_error *err) {
+    if (err->status == KVL_ECANCEL) return luaL_error(L, "interrupted");
     return luaL_error(L, "%s", err->msg);
 }
 

@@ -23,4 +23,52 @@ void kvl_open_readline(lua_State *L);
 void kvl_open_number(lua_State *L);
 void kvl_open_record(lua_State *L);
 
+/* --- tensors (ltensor.c) ---------------------------------------------------------------------------
+ * A tensor object is a userdata with a kvl_tensor *; NULL means freed, or not yet made. Any call into
+ * Lua that allocates may run finalizers, and a finalizer may free any tensor. So a binding function
+ * first pushes its (still empty) results and turns numbers into operands, and only then takes
+ * pointers with kvl_check_tensor, calls the core, and ends with kvl_done. */
+#define KVL_TENSOR "kvlab.Tensor"
+
+void kvl_open_tensor(lua_State *L);
+void kvl_open_print(lua_State *L);
+void kvl_open_ops(lua_State *L);
+void kvl_open_safetensors(lua_State *L);
+
+/* Pushes an empty tensor object; the core call fills the returned slot. */
+kvl_tensor **kvl_push_tensor(lua_State *L);
+/* The tensor of an argument, not NULL; an error when it is none or was freed. */
+kvl_tensor *kvl_check_tensor(lua_State *L, int arg);
+bool kvl_is_tensor(lua_State *L, int arg);
+/* Replaces a number at `arg` by a tensor without dimensions (an integer becomes int32). */
+void kvl_to_operand(lua_State *L, int arg);
+/* A dimension 1 .. ndim, or -1 for the last one and so on, counted from 0. */
+int kvl_check_dim(lua_State *L, int arg, int ndim);
+int kvl_opt_dim(lua_State *L, int arg, int ndim, int missing);
+/* An index 1 .. size, or -1 for the last one and so on, counted from 0. */
+int64_t kvl_check_index(lua_State *L, int arg, int64_t size);
+/* Sizes from one table at `arg` or from integers there and after; returns the next argument. */
+int kvl_check_shape(lua_State *L, int arg, int *ndim, int64_t *shape);
+kvl_dtype kvl_opt_dtype(lua_State *L, int arg, kvl_dtype missing);
+/* Ends a function that leaves `results` values: raises the failure, or tells the collector about
+ * the storages of the new tensors among them (without it a loop of temporaries grows without end,
+ * because Lua sees only their small userdata). */
+int kvl_done(lua_State *L, kvl_status status, const kvl_error *err, int results);
+/* The same for views, which own nothing new. */
+int kvl_done_view(lua_State *L, kvl_status status, const kvl_error *err);
+/* Tells the collector about bytes that a userdata holds outside Lua; it may run finalizers. */
+void kvl_tell_collector(lua_State *L, size_t bytes);
+
+/* --- pools (lpool.c) ------------------------------------------------------------------------------- */
+
+void kvl_open_pool(lua_State *L);
+
+/* A source that reads cache tables: a Lua table with the fields `table` (a Table, or a list of them, one
+ * for each batch element), `kind` ('selected', 'window', 'index') and `counters`. In two steps, for the
+ * same reason as above: the first checks the source at stack index `source` and pushes a block; the second
+ * takes the pointers, which hold until the next call into Lua that allocates, and only then may the
+ * core read with kvl_table_read. The reader lives in the block. */
+void kvl_push_reader(lua_State *L, int source);
+kvl_reader *kvl_fill_reader(lua_State *L, int block);
+
 #endif

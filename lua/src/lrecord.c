@@ -260,6 +260,29 @@ static int plan_decode_page(lua_State *L) {
     return 1;
 }
 
+/* plan:roundtrip(rows [..., channels]) -> tensor of the same shape */
+static int plan_roundtrip(lua_State *L) {
+    lua_settop(L, 2);
+    kvl_error err;
+    char shape[KVL_SHAPE_TEXT];
+    kvl_tensor **out = kvl_push_tensor(L), *rows;
+    const kvl_record *rec = kvl_check_plan(L, 1);
+    const kvl_tensor *x = kvl_check_tensor(L, 2);
+    int64_t channels = kvl_record_about(rec)->channels;
+    if (x->dtype != KVL_FLOAT32 || x->ndim == 0 || x->shape[x->ndim - 1] != channels)
+        return luaL_error(L, "roundtrip: rows are %s %s, expected float32 {..., %I}",
+                          kvl_dtype_name(x->dtype), kvl_shape_text(shape, x->ndim, x->shape),
+                          (LUAI_UACINT)channels);
+    kvl_status status = kvl_tensor_new(out, KVL_FLOAT32, x->ndim, x->shape, &err);
+    if (!status) status = kvl_tensor_contiguous(&rows, x, &err);
+    if (!status) {
+        status = kvl_record_roundtrip(rec, kvl_tensor_f32(*out), channels, kvl_tensor_f32(rows),
+                                      channels, kvl_tensor_numel(x) / channels, &err);
+        kvl_tensor_free(rows);
+    }
+    return kvl_done(L, status, &err, 1);
+}
+
 /* --- the userdata
  * --------------------------------------------------------------------------------- */
 
@@ -308,11 +331,10 @@ static int plan_index(lua_State *L) {
     return 1;
 }
 
-static const luaL_Reg plan_methods[] = {{"encode", plan_encode},
-                                        {"decode", plan_decode},
-                                        {"encode_page", plan_encode_page},
-                                        {"decode_page", plan_decode_page},
-                                        {NULL, NULL}};
+static const luaL_Reg plan_methods[] = {
+    {"encode", plan_encode},           {"decode", plan_decode},
+    {"encode_page", plan_encode_page}, {"decode_page", plan_decode_page},
+    {"roundtrip", plan_roundtrip},     {NULL, NULL}};
 
 static const luaL_Reg plan_meta[] = {
     {"__gc", plan_gc}, {"__tostring", plan_tostring}, {NULL, NULL}};

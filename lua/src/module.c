@@ -12,5 +12,10 @@ int luaopen_kvlab_core(lua_State *L) {
     kvl_open_readline(L);
     kvl_open_number(L);
     kvl_open_record(L);
+    kvl_open_tensor(L);
+    kvl_open_print(L);
+    kvl_open_ops(L);
+    kvl_open_pool(L);
+    kvl_open_safetensors(L);
     return 1;
 }

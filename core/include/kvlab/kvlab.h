@@ -3,7 +3,14 @@
 #define kvlab_kvlab_h
 
 #include "kvlab/base.h"
+#include "kvlab/blas.h"
 #include "kvlab/number.h"
+#include "kvlab/ops.h"
+#include "kvlab/parallel.h"
+#include "kvlab/pool.h"
 #include "kvlab/record.h"
+#include "kvlab/safetensors.h"
+#include "kvlab/tensor.h"
+#include "kvlab/vmath.h"
 
 #endif

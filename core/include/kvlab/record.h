@@ -85,6 +85,8 @@ typedef struct kvl_record_info {
 KVL_API kvl_status kvl_record_compile(kvl_record **out, const kvl_field *fields, int64_t n_fields,
                                       int64_t page_entries, int64_t page_align, kvl_error *err);
 KVL_API void kvl_record_free(kvl_record *rec);
+/* A copy, owned by the caller; NULL when memory is refused. */
+KVL_API kvl_record *kvl_record_clone(const kvl_record *rec);
 KVL_API const kvl_record_info *kvl_record_about(const kvl_record *rec);
 
 /* One entry. x has `channels` floats, data `data_bytes` and scale `scale_bytes` (NULL when that is
@@ -111,5 +113,10 @@ KVL_API void kvl_record_encode_slots(const kvl_record *rec, uint8_t *page, int64
                                      const float *x, int64_t x_stride, int64_t n);
 KVL_API void kvl_record_decode_slots(const kvl_record *rec, float *x, int64_t x_stride,
                                      const uint8_t *page, int64_t first_slot, int64_t n);
+
+/* n rows encoded and decoded again, what a cache of such entries gives back: y [n, channels] and
+ * x [n, channels], rows y_stride and x_stride floats apart. x may be y. */
+KVL_API kvl_status kvl_record_roundtrip(const kvl_record *rec, float *y, int64_t y_stride,
+                                        const float *x, int64_t x_stride, int64_t n, kvl_error *err);
 
 #endif

@@ -121,3 +121,12 @@ function Plan:encode_page(rows) end
 ---@param slot integer
 ---@return number[] row
 function Plan:decode_page(page, slot) end
+
+--- Encodes and decodes rows: what a cache of such entries gives back. Prefill computes with it.
+---
+--- Errors: the last size of rows is not the number of channels.
+--- Example:
+---   kv.record_named('v4-main'):plan():roundtrip(kv.zeros(2, 3, 512)).ndim  --> 3
+---@param rows Tensor  float32 {..., channels}
+---@return Tensor rows  of the same shape
+function Plan:roundtrip(rows) end

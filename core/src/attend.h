@@ -1,0 +1,30 @@
+/* attend.h - private to attend.c and attend_ref.c: arguments checked, visibility as intervals.
+ *
+ * All rules but the list are intervals: query t sees the positions [lo, hi) of a source, and both
+ * ends grow with t. So a tile of queries sees the interval from the first lo to the last hi, and
+ * each query a part of it.
+ */
+#ifndef kvl_src_attend_h
+#define kvl_src_attend_h
+
+#include "kvlab/attend.h"
+
+typedef struct interval {
+    int64_t lo, hi;
+} interval;
+
+kvl_status kvl_attend_check(const kvl_attend_args *a, kvl_error *err);
+
+/* Positions of `s` that the query at position `pos` sees; newest is the position of the last query.
+ */
+interval kvl_attend_sees(const kvl_source *s, int64_t pos, int64_t newest);
+
+/* The row where a position lies. */
+static inline int64_t kvl_attend_row(const kvl_source *s, int64_t position) {
+    return s->ring ? position % s->ring : position - s->pos0;
+}
+
+/* Fails when a list names a row that is not there. */
+kvl_status kvl_attend_bad_row(const kvl_source *s, int64_t row, kvl_error *err);
+
+#endif

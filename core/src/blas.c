@@ -1,0 +1,167 @@
+/* blas.c - matrix products over OpenBLAS: cutting, guards, thin products. See blas.h. */
+#include "kvlab/blas.h"
+
+#include "kvlab/parallel.h"
+
+#include <cblas.h>
+#include <string.h>
+
+/* Tiles of the output. BLAS packs both operands again in every call, so a tile has to be large
+ * enough to pay for that (256 x 2048: 0.95 to 0.99 of one large call) and small enough to give two
+ * threads work at 512 x 512. A product of few rows has only its columns to cut. */
+enum {
+    TILE_M = 256,
+    TILE_N = 2048,
+    TILE_N_FEW = 256,       /* when m <= TILE_M */
+    THIN = 8,               /* below this many rows or columns: matrix-vector code */
+    THIN_ELEMENTS = 1 << 16 /* elements of the large operand per tile: 256 KiB, half an L2 cache */
+};
+
+void kvl_blas_single_thread(void) {
+    openblas_set_num_threads(1);
+}
+
+int kvl_blas_threads(void) {
+    /* The OpenMP build of OpenBLAS (2) sees that it is called from a parallel loop and stays on one
+     * thread. The pthread build (1) does not see it. */
+    return openblas_get_parallel() == 1 ? openblas_get_num_threads() : 1;
+}
+
+const char *kvl_blas_core(void) {
+    return openblas_get_corename();
+}
+
+static kvl_mat submatrix(kvl_mat a, int64_t row, int64_t col) {
+    a.p += a.trans ? col * a.ld + row : row * a.ld + col;
+    return a;
+}
+
+/* c [m, n] *= beta, where beta = 0 forgets what was there, NaN included. */
+static void scale_rows(float *c, int64_t ldc, float beta, int64_t m, int64_t n) {
+    for (int64_t i = 0; i < m; i++) {
+        float *row = c + i * ldc;
+        if (beta == 0.0f)
+            memset(row, 0, (size_t)n * sizeof *row);
+        else if (beta != 1.0f)
+            for (int64_t j = 0; j < n; j++)
+                row[j] *= beta;
+    }
+}
+
+/* y [n] (stride incy) += alpha * A [n, k] x [k] (stride incx). */
+static void gemv_add(float *y, int64_t incy, kvl_mat a, const float *x, int64_t incx, float alpha,
+                     int64_t n, int64_t k) {
+    int64_t rows = a.trans ? k : n, cols = a.trans ? n : k;
+    cblas_sgemv(CblasRowMajor, a.trans ? CblasTrans : CblasNoTrans, (int)rows, (int)cols, alpha,
+                a.p, (int)a.ld, x, (int)incx, 1.0f, y, (int)incy);
+}
+
+void kvl_gemm_tile(float *c, int64_t ldc, kvl_mat a, kvl_mat b, float alpha, float beta, int64_t m,
+                   int64_t n, int64_t k) {
+    if (m <= 0 || n <= 0) return;
+    if (k <= 0 || alpha == 0.0f) {
+        scale_rows(c, ldc, beta, m, n);
+    } else if (m < THIN) {
+        /* c[i,:] = B^T a[i,:]: the transpose of b [k, n] is [n, k]. */
+        scale_rows(c, ldc, beta, m, n);
+        kvl_mat bt = {b.p, b.ld, !b.trans, 0};
+        for (int64_t i = 0; i < m; i++)
+            gemv_add(c + i * ldc, 1, bt, submatrix(a, i, 0).p, a.trans ? a.ld : 1, alpha, n, k);
+    } else if (n < THIN) {
+        scale_rows(c, ldc, beta, m, n);
+        for (int64_t j = 0; j < n; j++)
+            gemv_add(c + j, ldc, a, submatrix(b, 0, j).p, b.trans ? 1 : b.ld, alpha, m, k);
+    } else {
+        cblas_sgemm(CblasRowMajor, a.trans ? CblasTrans : CblasNoTrans,
+                    b.trans ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, alpha, a.p,
+                    (int)a.ld, b.p, (int)b.ld, beta, c, (int)ldc);
+    }
+}
+
+/* One product or a batch of them, cut into tiles of tile_m x tile_n. */
+typedef struct product {
+    float *c;
+    int64_t ldc, c_step;
+    kvl_mat a, b;
+    float alpha, beta;
+    int64_t m, n, k;
+    int64_t tile_m, tile_n;
+} product;
+
+static kvl_status product_tile(void *ctx, int64_t tile, void *scratch, kvl_error *err) {
+    (void)scratch;
+    (void)err;
+    const product *p = ctx;
+    int64_t tiles_m = kvl_tiles(p->m, p->tile_m), tiles_n = kvl_tiles(p->n, p->tile_n);
+    int64_t i = tile % tiles_m * p->tile_m, j = tile / tiles_m % tiles_n * p->tile_n;
+    int64_t batch = tile / tiles_m / tiles_n;
+    int64_t m = p->m - i < p->tile_m ? p->m - i : p->tile_m;
+    int64_t n = p->n - j < p->tile_n ? p->n - j : p->tile_n;
+    kvl_mat a = p->a, b = p->b;
+    a.p += batch * a.step;
+    b.p += batch * b.step;
+    kvl_gemm_tile(p->c + batch * p->c_step + i * p->ldc + j, p->ldc, submatrix(a, i, 0),
+                  submatrix(b, 0, j), p->alpha, p->beta, m, n, p->k);
+    return KVL_OK;
+}
+
+static kvl_status check_ld(const char *name, int64_t ld, int64_t rows, int64_t cols,
+                           kvl_error *err) {
+    int64_t count;
+    if (rows == 0 || cols == 0) return KVL_OK; /* nothing is there to be addressed */
+    if (ld < cols || ld < 1 || ld > INT32_MAX)
+        return kvl_fail(err, KVL_EINVAL,
+                        "gemm: leading dimension %lld of %s must be %lld (its row) .. %d",
+                        (long long)ld, name, (long long)(cols > 1 ? cols : 1), INT32_MAX);
+    if (!kvl_mul(&count, rows, ld) || !kvl_mul(&count, count, (int64_t)sizeof(float)))
+        return kvl_fail(err, KVL_EINVAL, "gemm: %s of %lld rows of %lld overflows", name,
+                        (long long)rows, (long long)ld);
+    return KVL_OK;
+}
+
+kvl_status kvl_gemm_batched(float *c, int64_t ldc, int64_t c_step, kvl_mat a, kvl_mat b,
+                            float alpha, float beta, int64_t batch, int64_t m, int64_t n, int64_t k,
+                            kvl_error *err) {
+    if (batch < 0 || m < 0 || n < 0 || k < 0 || k > INT32_MAX)
+        return kvl_fail(err, KVL_EINVAL, "gemm: sizes %lld x [%lld, %lld] x [%lld, %lld]",
+                        (long long)batch, (long long)m, (long long)k, (long long)k, (long long)n);
+    kvl_status status = check_ld("a", a.ld, a.trans ? k : m, a.trans ? m : k, err);
+    if (!status) status = check_ld("b", b.ld, b.trans ? n : k, b.trans ? k : n, err);
+    if (!status) status = check_ld("c", ldc, m, n, err);
+    if (status) return status;
+    product p = {c, ldc, c_step, a, b, alpha, beta, m, n, k, TILE_M, TILE_N};
+    if (m <= TILE_M)
+        p.tile_n = TILE_N_FEW;
+    else
+        p.tile_m = kvl_tiles(kvl_tiles(m, kvl_tiles(m, TILE_M)), 16) * 16; /* even ones */
+    /* A thin product reads its large operand once and is bound by memory: its tiles are cut by the
+     * elements of that operand, so that the thin side finds them in the cache. */
+    int64_t thin = k > 0 ? THIN_ELEMENTS / k : THIN_ELEMENTS;
+    if (thin < 16) thin = 16;
+    if (m < THIN)
+        p.tile_n = thin;
+    else if (n < THIN)
+        p.tile_m = thin;
+    int64_t tiles;
+    if (!kvl_mul(&tiles, kvl_tiles(m, p.tile_m), kvl_tiles(n, p.tile_n)) ||
+        !kvl_mul(&tiles, tiles, batch))
+        return kvl_fail(err, KVL_EINVAL, "gemm: batch of %lld overflows", (long long)batch);
+    return kvl_parallel_for(tiles, 0, product_tile, &p, err);
+}
+
+kvl_status kvl_gemm(float *c, int64_t ldc, kvl_mat a, kvl_mat b, float alpha, float beta, int64_t m,
+                    int64_t n, int64_t k, kvl_error *err) {
+    return kvl_gemm_batched(c, ldc, 0, a, b, alpha, beta, 1, m, n, k, err);
+}
+
+void kvl_gemm_ref(double *c, int64_t ldc, kvl_mat a, kvl_mat b, double alpha, double beta,
+                  int64_t m, int64_t n, int64_t k) {
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            double sum = 0.0;
+            for (int64_t l = 0; l < k; l++)
+                sum += (double)*submatrix(a, i, l).p * (double)*submatrix(b, l, j).p;
+            double *out = &c[i * ldc + j];
+            *out = alpha * sum + (beta == 0.0 ? 0.0 : beta * *out);
+        }
+}
