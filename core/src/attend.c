@@ -97,8 +97,8 @@ static kvl_status load_tile(group *x, tile *out, const kvl_source *s, const int3
     int64_t kw = x->a->key_width, vw = x->a->value_width, heads = g1 - g0;
     if (s->read) {
         kvl_status status = s->read(s->read_ctx, x->b, names, first, n, x->rows, x->err);
-        int64_t step = s->kv_heads * s->width;
-        *out = (tile){x->rows + s->key0, x->rows + s->value0, step, s->width, step, s->width, n};
+        *out = (tile){x->rows + s->key0, x->rows + s->value0, s->width, s->key_step,
+                      s->width,          s->value_step,       n};
         return status;
     }
     const float *key = s->key.p + x->b * s->key.step_b;
@@ -475,11 +475,8 @@ static void make_plan(plan *p, const kvl_attend_args *a) {
         int64_t per_kv = a->heads / s->kv_heads, heads = p->group_heads / per_kv;
         if (p->group_heads % per_kv != 0)
             heads = min(heads + 2, s->kv_heads); /* cut at both ends */
-        if (s->read) heads = s->kv_heads;
-        int64_t width = s->read                ? s->width
-                        : shares_columns(a, s) ? a->key_width
-                                               : a->key_width + a->value_width;
-        int64_t floats = heads * width;
+        int64_t width = shares_columns(a, s) ? a->key_width : a->key_width + a->value_width;
+        int64_t floats = s->read ? s->width : heads * width;
         int64_t rows = min(max(TILE_FLOATS / floats / 16 * 16, MIN_TILE_ROWS), TILE_ROWS);
         int64_t longest = 0;
         for (int64_t g = 0; g < p->query_groups; g++) {

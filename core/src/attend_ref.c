@@ -20,17 +20,18 @@ static kvl_status check_source(const kvl_attend_args *a, const kvl_source *s, in
         BAD("attend: source %lld has %lld rows of %lld kv heads, which must divide %lld heads", n,
             (long long)s->rows, (long long)s->kv_heads, (long long)a->heads);
     if (s->read) {
-        int64_t floats;
-        if (s->width < 1 || !kvl_mul(&floats, s->width, s->kv_heads) || floats > INT32_MAX)
-            BAD("attend: source %lld reads rows of %lld x %lld", n, (long long)s->kv_heads,
-                (long long)s->width);
-        if (s->key0 < 0 || s->key0 > s->width - a->key_width || s->value0 < 0 ||
-            s->value0 > s->width - a->value_width)
-            BAD("attend: key columns %lld + %lld and value columns %lld + %lld of source %lld "
-                "leave "
-                "its width %lld",
-                (long long)s->key0, (long long)a->key_width, (long long)s->value0,
-                (long long)a->value_width, n, (long long)s->width);
+        if (s->width < 1 || s->width > INT32_MAX)
+            BAD("attend: source %lld reads rows of %lld columns", n, (long long)s->width);
+        int64_t last = s->kv_heads - 1, key_end, value_end;
+        if (s->key0 < 0 || !kvl_mul(&key_end, last, s->key_step) ||
+            key_end > s->width - a->key_width - s->key0 || s->value0 < 0 ||
+            !kvl_mul(&value_end, last, s->value_step) ||
+            value_end > s->width - a->value_width - s->value0)
+            BAD("attend: %lld heads with keys of %lld from column %lld, %lld apart, and values of "
+                "%lld from column %lld, %lld apart, leave the %lld columns of source %lld",
+                (long long)s->kv_heads, (long long)a->key_width, (long long)s->key0,
+                (long long)s->key_step, (long long)a->value_width, (long long)s->value0,
+                (long long)s->value_step, (long long)s->width, n);
     } else if (s->rows > 0) {
         if (!s->key.p || !s->value.p) BAD("attend: source %lld has neither rows nor a reader", n);
         if (s->rows > 1 && (s->key.step_s < a->key_width || s->key.step_s > INT32_MAX ||
@@ -135,8 +136,8 @@ static kvl_status see_row(query *x, const kvl_source *s, int64_t row, float *buf
     if (s->read) {
         kvl_status status = s->read(s->read_ctx, x->b, NULL, row, 1, buffer, err);
         if (status) return status;
-        key = buffer + g * s->width + s->key0;
-        value = buffer + g * s->width + s->value0;
+        key = buffer + g * s->key_step + s->key0;
+        value = buffer + g * s->value_step + s->value0;
     } else {
         key = s->key.p + x->b * s->key.step_b + row * s->key.step_s + g * s->key.step_h;
         value = s->value.p + x->b * s->value.step_b + row * s->value.step_s + g * s->value.step_h;
@@ -161,8 +162,7 @@ kvl_status kvl_attend_ref(double *out, double *lse, const kvl_attend_args *a, kv
     if (status) return status;
     int64_t largest = 1;
     for (int64_t i = 0; i < a->n_sources; i++)
-        if (a->sources[i].read && a->sources[i].kv_heads * a->sources[i].width > largest)
-            largest = a->sources[i].kv_heads * a->sources[i].width;
+        if (a->sources[i].read && a->sources[i].width > largest) largest = a->sources[i].width;
     float *buffer = kvl_alloc((size_t)largest * sizeof *buffer);
     if (!buffer) return kvl_fail(err, KVL_ENOMEM, "attend_ref: no memory for one row");
     for (int64_t b = 0; b < a->batch && !status; b++)

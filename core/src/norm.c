@@ -99,7 +99,7 @@ static void hadamard_row(const job *j, float *out, const float *x) {
     for (int64_t half = 1; half < j->n; half *= 2)
         for (int64_t i = 0; i < j->n; i += 2 * half)
             butterfly(out + i, out + i + half, half);
-    kvl_scale(out, (float)(1.0 / sqrt((double)j->n)), j->n);
+    kvl_scale_by(out, (float)(1.0 / sqrt((double)j->n)), j->n);
 }
 
 kvl_status kvl_rms_norm(float *out, int64_t out_step, const float *x, int64_t x_step,

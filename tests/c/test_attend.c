@@ -32,7 +32,7 @@ typedef struct reader {
 static kvl_status read_rows(void *ctx, int64_t batch, const int32_t *list, int64_t first,
                             int64_t count, float *dst, kvl_error *err) {
     reader *r = ctx;
-    int64_t floats = r->s->kv_heads * r->s->width;
+    int64_t floats = r->s->width;
     if (r->fail) return kvl_fail(err, KVL_EIO, "no such page");
     for (int64_t i = 0; i < count; i++) {
         int64_t row = list ? list[i] : first + i;
@@ -76,8 +76,13 @@ static kvl_source *add(problem *p, kvl_see see, int64_t rows, int64_t kv_heads, 
     int64_t n = p->a.n_sources++;
     p->rows[n] = rand_floats(p->a.batch * rows * kv_heads * width);
     kvl_source *s = &p->s[n];
-    *s = (kvl_source){
-        .rows = rows, .kv_heads = kv_heads, .width = width, .key0 = key0, .value0 = value0};
+    *s = (kvl_source){.rows = rows,
+                      .kv_heads = kv_heads,
+                      .width = kv_heads * width,
+                      .key0 = key0,
+                      .key_step = width,
+                      .value0 = value0,
+                      .value_step = width};
     s->key = (kvl_rows){p->rows[n] + key0, rows * kv_heads * width, kv_heads * width, width};
     s->value = s->key;
     s->value.p = p->rows[n] + value0;

@@ -35,12 +35,12 @@ typedef struct kvl_source {
     int64_t rows, kv_heads;
     /* Either two parts of tensors: key [B, rows, kv_heads, key_width], value [.., value_width], */
     kvl_rows key, value;
-    /* or a reader of rows [kv_heads, width], with the first key and the first value column. Every
-     * row that a group of queries sees is asked for exactly once for that group, and no other row;
-     * one decode step is one group. */
+    /* or a reader of rows [width]: kv head h has its key at column key0 + h * key_step, its value
+     * at value0 + h * value_step. Every row that a group of queries sees is asked for exactly once
+     * for that group, and no other row; one decode step is one group. */
     kvl_read_rows read;
     void *read_ctx;
-    int64_t width, key0, value0;
+    int64_t width, key0, key_step, value0, value_step;
 
     kvl_see see;
     int64_t pos0;        /* position of row 0 */
