@@ -21,7 +21,8 @@ interval kvl_attend_sees(const kvl_source *s, int64_t pos, int64_t newest);
 
 /* The row where a position lies. */
 static inline int64_t kvl_attend_row(const kvl_source *s, int64_t position) {
-    return s->ring ? position % s->ring : position - s->pos0;
+    int64_t row = position - s->pos0;
+    return s->ring ? row % s->ring : row;
 }
 
 /* Fails when a list names a row that is not there. */

@@ -69,7 +69,7 @@ static kvl_status check_source(const kvl_attend_args *a, const kvl_source *s, in
         /* The first query's oldest position must not have been written over. */
         int64_t newest = a->q_pos0 + a->queries - 1;
         int64_t first = a->q_pos0 - s->window + 1;
-        if (first < 0) first = 0;
+        if (first < s->pos0) first = s->pos0;
         if (newest - first >= s->ring)
             BAD("attend: %lld queries with window %lld need a ring of %lld slots, source %lld has "
                 "%lld",
@@ -109,8 +109,8 @@ static int64_t clamp(int64_t x, interval to) {
 interval kvl_attend_sees(const kvl_source *s, int64_t pos, int64_t newest) {
     interval there = {s->pos0, s->pos0 + s->rows};
     if (s->ring) {
-        there.lo = newest + 1 > s->ring ? newest + 1 - s->ring : 0;
-        there.hi = newest + 1;
+        there.lo = newest + 1 - s->ring > s->pos0 ? newest + 1 - s->ring : s->pos0;
+        there.hi = newest + 1 > s->pos0 ? newest + 1 : s->pos0;
     }
     interval see = there;
     if (s->see == KVL_SEE_CAUSAL || s->see == KVL_SEE_WINDOW) see.hi = pos + 1;

@@ -17,5 +17,6 @@ int luaopen_kvlab_core(lua_State *L) {
     kvl_open_ops(L);
     kvl_open_pool(L);
     kvl_open_safetensors(L);
+    kvl_open_kernels(L);
     return 1;
 }

@@ -21,8 +21,8 @@
 #include "kvlab/rows.h"
 
 /* Which rows a query sees. The position of query t is q_pos0 + t; row s is position (or entry)
- * pos0 + s, or, in a ring, slot s holds the newest position p <= position of the last query with
- * p mod ring = s. Positions without a row are not seen. */
+ * pos0 + s, or, in a ring, slot s holds the newest position p, pos0 <= p <= position of the last
+ * query, with (p - pos0) mod ring = s. Positions without a row are not seen. */
 typedef enum kvl_see {
     KVL_SEE_ALL,    /* every row */
     KVL_SEE_CAUSAL, /* positions <= that of the query */
@@ -44,7 +44,7 @@ typedef struct kvl_source {
 
     kvl_see see;
     int64_t pos0;        /* position of row 0 */
-    int64_t ring;        /* 0, or the number of slots (<= rows), then pos0 is not used */
+    int64_t ring;        /* 0, or the number of slots (<= rows) */
     int64_t window;      /* KVL_SEE_WINDOW: >= 1 */
     int64_t ratio;       /* KVL_SEE_BLOCKS: >= 1 */
     const int32_t *list; /* KVL_SEE_LIST: [B, T, k]; a row named twice counts twice */
