@@ -28,6 +28,7 @@ enum {
     TILE_FLOATS = 80 *
                   1024, /* floats of a tile of rows at most: it stays in a second-level cache */
     MIN_TILE_ROWS = 32,
+    THIN = 8,       /* fewer logit rows per kv head: no matrix products */
     MIN_PARTS = 16, /* fewer groups than this: cut rows into chunks */
     MIN_CHUNK = 128 /* rows of a chunk at least */
 };
@@ -161,43 +162,82 @@ static bool all_finite(const float *rows, int64_t step, int64_t n, int64_t width
     return finite;
 }
 
+/* Logit rows first, first + step, ... (m of them) of the heads of one kv head. */
+typedef struct kv_group {
+    int64_t g, first, step, m;
+} kv_group;
+
+/* All queries of the group, or query ta alone. */
+static kv_group kv_group_of(const group *x, int64_t per_kv, int64_t g, int64_t ta, int64_t tb) {
+    int64_t ha = max(g * per_kv, x->h0) - x->h0, hb = min((g + 1) * per_kv, x->h1) - x->h0;
+    bool whole = tb - ta == x->nt;
+    return (kv_group){g, ha * x->nt + ta, whole ? 1 : x->nt, whole ? (hb - ha) * x->nt : hb - ha};
+}
+
+/* Few logit rows per kv head (multi-head decoding): a matrix product would be slow, and would walk
+ * through the rows once per kv head. So row by row, each with all its heads, read once in order. */
+static void absorb_thin(group *x, const kvl_source *s, const tile *in, int64_t ta, int64_t tb,
+                        const interval *see) {
+    int64_t per_kv = x->a->heads / s->kv_heads, kw = x->a->key_width, vw = x->a->value_width;
+    int64_t g0 = x->h0 / per_kv, g1 = (x->h1 - 1) / per_kv + 1, n = in->n;
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t g = g0; g < g1; g++) {
+            kv_group k = kv_group_of(x, per_kv, g, ta, tb);
+            const float *key = in->key + i * in->key_s + g * in->key_h;
+            for (int64_t j = 0, row = k.first; j < k.m; j++, row += k.step)
+                x->s[row * n + i] = kvl_dot(x->q + row * kw, key, kw);
+        }
+    for (int64_t t = ta; t < tb; t++)
+        for (int64_t h = 0; h < x->h1 - x->h0; h++) {
+            interval sees = see ? see[t] : (interval){0, n};
+            softmax_row(x, h * x->nt + t, x->s + (h * x->nt + t) * n, n, sees.lo, sees.hi);
+        }
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t g = g0; g < g1; g++) {
+            kv_group k = kv_group_of(x, per_kv, g, ta, tb);
+            const float *value = in->value + i * in->value_s + g * in->value_h;
+            for (int64_t j = 0, row = k.first; j < k.m; j++, row += k.step) {
+                interval sees = see ? see[row % x->nt] : (interval){0, n};
+                if (i >= sees.lo && i < sees.hi)
+                    kvl_axpy(x->acc + row * vw, x->s[row * n + i], value, vw);
+            }
+        }
+}
+
 /* Takes a tile into the state of the queries t0 + ta .. t0 + tb. Each sees the part see[t] of it,
  * all of it when see is NULL. */
 static void absorb(group *x, const kvl_source *s, const tile *in, int64_t ta, int64_t tb,
                    const interval *see) {
     const kvl_attend_args *a = x->a;
     int64_t per_kv = a->heads / s->kv_heads, kw = a->key_width, vw = a->value_width, n = in->n;
-    bool whole = tb - ta == x->nt;
+    if (per_kv * (tb - ta) < THIN) {
+        absorb_thin(x, s, in, ta, tb, see);
+        return;
+    }
     bool partly = false;
     for (int64_t t = ta; see && t < tb; t++)
         partly |= see[t].lo > 0 || see[t].hi < n;
     for (int64_t g = x->h0 / per_kv; g * per_kv < x->h1; g++) {
-        int64_t ha = max(g * per_kv, x->h0) - x->h0, hb = min((g + 1) * per_kv, x->h1) - x->h0;
-        /* Logit rows of this kv head: all queries of its heads, or one query of each head. */
-        int64_t first = ha * x->nt + ta, step = whole ? 1 : x->nt;
-        int64_t m = whole ? (hb - ha) * x->nt : hb - ha;
+        kv_group k = kv_group_of(x, per_kv, g, ta, tb);
         const float *key = in->key + g * in->key_h, *value = in->value + g * in->value_h;
-        kvl_gemm_tile(x->s, n, (kvl_mat){x->q + first * kw, step * kw, false, 0},
-                      (kvl_mat){key, in->key_s, true, 0}, 1.0f, 0.0f, m, n, kw);
-        for (int64_t i = 0; i < m; i++) {
-            int64_t row = first + i * step;
+        kvl_gemm_tile(x->s, n, (kvl_mat){x->q + k.first * kw, k.step * kw, false, 0},
+                      (kvl_mat){key, in->key_s, true, 0}, 1.0f, 0.0f, k.m, n, kw);
+        for (int64_t i = 0; i < k.m; i++) {
+            int64_t row = k.first + i * k.step;
             interval sees = see ? see[row % x->nt] : (interval){0, n};
             softmax_row(x, row, x->s + i * n, n, sees.lo, sees.hi);
         }
-        float *acc = x->acc + first * vw;
+        float *acc = x->acc + k.first * vw;
         if (!partly || all_finite(value, in->value_s, n, vw)) {
-            kvl_gemm_tile(acc, step * vw, (kvl_mat){x->s, n, false, 0},
-                          (kvl_mat){value, in->value_s, false, 0}, 1.0f, 1.0f, m, vw, n);
+            kvl_gemm_tile(acc, k.step * vw, (kvl_mat){x->s, n, false, 0},
+                          (kvl_mat){value, in->value_s, false, 0}, 1.0f, 1.0f, k.m, vw, n);
             continue;
         }
         /* 0 * NaN is NaN: weights 0 do not hide a row from the queries that do not see it. */
-        for (int64_t i = 0; i < m; i++) {
-            interval sees = see[(first + i * step) % x->nt];
-            if (sees.hi > sees.lo)
-                kvl_gemm_tile(acc + i * step * vw, vw,
-                              (kvl_mat){x->s + i * n + sees.lo, n, false, 0},
-                              (kvl_mat){value + sees.lo * in->value_s, in->value_s, false, 0}, 1.0f,
-                              1.0f, 1, vw, sees.hi - sees.lo);
+        for (int64_t i = 0; i < k.m; i++) {
+            interval sees = see[(k.first + i * k.step) % x->nt];
+            for (int64_t r = sees.lo; r < sees.hi; r++)
+                kvl_axpy(acc + i * k.step * vw, x->s[i * n + r], value + r * in->value_s, vw);
         }
     }
 }
@@ -414,10 +454,13 @@ static kvl_status combine(void *ctx, int64_t number, void *scratch, kvl_error *e
 
 static void make_plan(plan *p, const kvl_attend_args *a) {
     *p = (plan){.a = a, .newest = a->q_pos0 + a->queries - 1, .group_heads = 1};
-    /* Heads of one group: those that share rows; all, when rows come from a reader (each once). */
+    /* Heads of one group: those that share rows; all, when rows come from a reader (each once) or
+     * are gone through one by one. */
     for (int64_t i = 0; i < a->n_sources; i++) {
         const kvl_source *s = &a->sources[i];
-        p->group_heads = max(p->group_heads, s->read ? a->heads : a->heads / s->kv_heads);
+        int64_t per_kv = a->heads / s->kv_heads;
+        bool all = s->read || per_kv * a->queries < THIN;
+        p->group_heads = max(p->group_heads, all ? a->heads : per_kv);
     }
     p->group_queries = max(1, min(min(GROUP_ROWS / p->group_heads, GROUP_QUERIES), a->queries));
     p->head_groups = kvl_tiles(a->heads, p->group_heads);

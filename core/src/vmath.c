@@ -72,11 +72,13 @@ void kvl_silu(float *out, const float *x, int64_t n) {
         out[i] = x[i] / (1.0f + exp1(-x[i]));
 }
 
-/* Full blocks of lanes are added into `lane`; the result adds the lanes and the rest in order. */
-INLINE float sum_lanes(const float *lane, const float *rest, int64_t n) {
-    float sum = 0.0f;
-    for (int j = 0; j < LANES; j++)
-        sum += lane[j];
+/* Full blocks of lanes are added into `lane`; the result adds the lanes, by halves, and the rest.
+ */
+INLINE float sum_lanes(float *lane, const float *rest, int64_t n) {
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int j = 0; j < half; j++)
+            lane[j] += lane[j + half];
+    float sum = lane[0];
     for (int64_t i = 0; i < n; i++)
         sum += rest[i];
     return sum;

@@ -249,10 +249,32 @@ static void make_v4(problem *p, int64_t queries, int64_t pos0, kvl_see see) {
     c->ratio = 4;
 }
 
+/* Prompts and single steps, before the first block and at odd lengths; SWA, HCA and CSA. */
+static void test_v4(void) {
+    static const int lengths[][2] = {{1, 0},   {1, 3},   {3, 0},   {40, 0},
+                                     {1, 201}, {7, 500}, {1, 2002}};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+        for (int kind = 0; kind < 3; kind++) {
+            problem p;
+            make_v4(&p, lengths[i][0], lengths[i][1], KVL_SEE_BLOCKS);
+            if (kind == 0) p.a.n_sources = 1;
+            if (kind == 2) add_list(&p, &p.s[1], 9);
+            double e = error_of(&p);
+            CHECK(e < 2e-6, "kind %d, %d tokens after %d: error %g", kind, lengths[i][0],
+                  lengths[i][1], e);
+            drop(&p);
+        }
+}
+
 static void test_threads(void) {
     for (int round = 0; round < 3; round++) {
         problem p;
         make_v4(&p, round == 0 ? 1 : 300, 3000, KVL_SEE_BLOCKS);
+        if (round == 2) {
+            drop(&p);
+            make(&p, 1, 1, 6, 16, 16, 2999, true);
+            add(&p, KVL_SEE_CAUSAL, 3000, 3, 32, 0, 16);
+        }
         float *one = malloc((size_t)out_size(&p) * sizeof *one);
         for (int threads = 1; threads <= 4; threads++) {
             kvl_set_threads(threads, NULL);
@@ -374,6 +396,24 @@ static void test_causality(void) {
             free(before), free(after);
             drop(&p);
         }
+}
+
+/* The same where every head has rows of its own and few queries: no matrix products there. */
+static void test_causality_thin(void) {
+    problem p;
+    make(&p, 1, 5, 4, 16, 16, 300, false);
+    add(&p, KVL_SEE_CAUSAL, 305, 4, 32, 0, 16);
+    float *before = result(&p);
+    for (int64_t j = 303 * 4 * 32; j < 305 * 4 * 32; j++)
+        p.rows[0][j] = NAN;
+    float *after = result(&p);
+    CHECK(distance(before, after, 3 * 4 * 16) == 0, "NaN in the future changes the past");
+    int finite = 0;
+    for (int j = 3 * 4 * 16; j < 5 * 4 * 16; j++)
+        finite += isfinite(after[j]) != 0;
+    CHECK(finite == 0, "NaN did not reach its own output");
+    free(before), free(after);
+    drop(&p);
 }
 
 /* Logits and sinks of any size: weights stay weights. */
@@ -512,11 +552,13 @@ int main(void) {
     kvl_set_threads(2, NULL);
     test_table();
     test_random();
+    test_v4();
     test_threads();
     test_list_is_blocks();
     test_two_sources();
     test_permuted();
     test_causality();
+    test_causality_thin();
     test_extremes();
     test_errors();
     test_cancel();

@@ -18,7 +18,7 @@
 #ifndef kvlab_attend_h
 #define kvlab_attend_h
 
-#include "kvlab/base.h"
+#include "kvlab/rows.h"
 
 /* Which rows a query sees. The position of query t is q_pos0 + t; row s is position (or entry)
  * pos0 + s, or, in a ring, slot s holds the newest position p <= position of the last query with
@@ -31,24 +31,13 @@ typedef enum kvl_see {
     KVL_SEE_LIST    /* the rows that a list names for each query; -1 names none */
 } kvl_see;
 
-/* Writes `count` rows, each [kv_heads, width], to dst: rows list[0..count) when list is not NULL,
- * else rows first, first + 1, ... Every row of the source that a group of queries sees is asked for
- * exactly once for that group (one decode step is one group), and no other row. Called from several
- * threads at a time, for different rows. */
-typedef kvl_status (*kvl_read_rows)(void *ctx, int64_t batch, const int32_t *list, int64_t first,
-                                    int64_t count, float *dst, kvl_error *err);
-
-/* Part of a tensor: element (b, s, h, c) lies at p[b * step_b + s * step_s + h * step_h + c]. */
-typedef struct kvl_rows {
-    const float *p;
-    int64_t step_b, step_s, step_h;
-} kvl_rows;
-
 typedef struct kvl_source {
     int64_t rows, kv_heads;
     /* Either two parts of tensors: key [B, rows, kv_heads, key_width], value [.., value_width], */
     kvl_rows key, value;
-    /* or a reader of rows [kv_heads, width], with the first key and the first value column. */
+    /* or a reader of rows [kv_heads, width], with the first key and the first value column. Every
+     * row that a group of queries sees is asked for exactly once for that group, and no other row;
+     * one decode step is one group. */
     kvl_read_rows read;
     void *read_ctx;
     int64_t width, key0, value0;

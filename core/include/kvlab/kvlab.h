@@ -2,12 +2,18 @@
 #ifndef kvlab_kvlab_h
 #define kvlab_kvlab_h
 
+#include "kvlab/attend.h"
 #include "kvlab/base.h"
 #include "kvlab/blas.h"
+#include "kvlab/compress.h"
+#include "kvlab/index.h"
+#include "kvlab/norm.h"
 #include "kvlab/number.h"
 #include "kvlab/ops.h"
 #include "kvlab/parallel.h"
 #include "kvlab/record.h"
+#include "kvlab/rope.h"
+#include "kvlab/rows.h"
 #include "kvlab/safetensors.h"
 #include "kvlab/tensor.h"
 #include "kvlab/vmath.h"
