@@ -5,6 +5,7 @@
  * belongs to one task; short rows share one. Inside, a row is taken in blocks of BLOCK elements
  * whose sums are added in double precision, in order.
  */
+#include "kvlab/index.h"
 #include "kvlab/ops.h"
 #include "kvlab/vmath.h"
 
@@ -207,87 +208,44 @@ typedef struct place {
     int32_t id;
 } place;
 
-/* a would be taken after b */
-static bool worse(place a, place b) {
-    return a.score < b.score || (a.score == b.score && a.id > b.id);
-}
-
-/* heap[0] is the worst of n places; puts `p` in its stead and restores the order. */
-static void replace_worst(place *heap, int64_t n, place p) {
-    int64_t at = 0;
-    for (;;) {
-        int64_t child = 2 * at + 1;
-        if (child >= n) break;
-        if (child + 1 < n && worse(heap[child + 1], heap[child])) child++;
-        if (!worse(heap[child], p)) break;
-        heap[at] = heap[child];
-        at = child;
-    }
-    heap[at] = p;
-}
-
-static void add_place(place *heap, int64_t n, place p) {
-    int64_t at = n;
-    while (at > 0 && worse(p, heap[(at - 1) / 2])) {
-        heap[at] = heap[(at - 1) / 2];
-        at = (at - 1) / 2;
-    }
-    heap[at] = p;
-}
-
-static int by_id(const void *a, const void *b) {
-    int32_t x = ((const place *)a)->id, y = ((const place *)b)->id;
-    return (x > y) - (x < y);
+static int by_score(const void *a, const void *b) {
+    const place *x = a, *y = b;
+    if (x->score != y->score) return x->score > y->score ? -1 : 1;
+    return (x->id > y->id) - (x->id < y->id);
 }
 
 typedef struct topk_job {
     const float *x; /* (rows, n) */
-    int32_t *ids;   /* (rows, k) */
+    int32_t *ids;   /* (rows, k), ascending, -1 at the end */
     float *scores;  /* (rows, k) or NULL */
     int64_t rows, n, k, group;
     kvl_topk_order order;
 } topk_job;
 
-static kvl_status topk_row(const topk_job *job, int64_t row, place *heap, kvl_error *err) {
-    const float *x = job->x + row * job->n;
-    int64_t k = job->k, count = 0;
-    for (int64_t i = 0; i < job->n; i++) {
-        place p = {x[i], (int32_t)i};
-        if ((i & 0xffff) == 0 && kvl_cancelled()) return kvl_fail(err, KVL_ECANCEL, "interrupted");
-        if (!(p.score > -INFINITY)) continue; /* -inf or NaN */
-        if (count < k)
-            add_place(heap, count++, p);
-        else if (p.score > heap[0].score) /* an equal one has the higher index */
-            replace_worst(heap, k, p);
-    }
-    if (job->order == KVL_BY_INDEX) {
-        qsort(heap, (size_t)count, sizeof *heap, by_id);
-    } else {
-        for (int64_t left = count; left > 1; left--) { /* the worst goes to the end */
-            place p = heap[0];
-            replace_worst(heap, left - 1, heap[left - 1]);
-            heap[left - 1] = p;
+/* Looks up the scores of the ids that were selected, and sorts a row by them when asked. */
+static kvl_status topk_task(void *ctx, int64_t task, void *scratch, kvl_error *err) {
+    (void)err;
+    const topk_job *job = ctx;
+    place *places = scratch; /* (k) */
+    int64_t end = (task + 1) * job->group;
+    if (end > job->rows) end = job->rows;
+    for (int64_t row = task * job->group; row < end; row++) {
+        int32_t *ids = job->ids + row * job->k;
+        int64_t count = 0;
+        for (; count < job->k && ids[count] >= 0; count++)
+            places[count] = (place){job->x[row * job->n + ids[count]], ids[count]};
+        if (job->order == KVL_BY_SCORE) qsort(places, (size_t)count, sizeof *places, by_score);
+        for (int64_t i = 0; i < job->k; i++) {
+            if (i < count) ids[i] = places[i].id;
+            if (job->scores)
+                job->scores[row * job->k + i] = i < count ? places[i].score : -INFINITY;
         }
-    }
-    for (int64_t i = 0; i < k; i++) {
-        job->ids[row * k + i] = i < count ? heap[i].id : -1;
-        if (job->scores) job->scores[row * k + i] = i < count ? heap[i].score : -INFINITY;
     }
     return KVL_OK;
 }
 
-static kvl_status topk_task(void *ctx, int64_t task, void *scratch, kvl_error *err) {
-    const topk_job *job = ctx;
-    kvl_status status = KVL_OK;
-    int64_t end = (task + 1) * job->group;
-    if (end > job->rows) end = job->rows;
-    for (int64_t row = task * job->group; status == KVL_OK && row < end; row++)
-        status = topk_row(job, row, scratch, err);
-    return status;
-}
-
-kvl_status kvl_topk(kvl_tensor **ids, kvl_tensor **scores, const kvl_tensor *a, int64_t k,
-                    kvl_topk_order order, kvl_error *err) {
+kvl_status kvl_tensor_topk(kvl_tensor **ids, kvl_tensor **scores, const kvl_tensor *a, int64_t k,
+                           kvl_topk_order order, kvl_error *err) {
     kvl_tensor *typed = NULL, *x = NULL;
     *ids = NULL;
     if (scores) *scores = NULL;
@@ -300,19 +258,21 @@ kvl_status kvl_topk(kvl_tensor **ids, kvl_tensor **scores, const kvl_tensor *a, 
     kvl_status status = kvl_tensor_cast(&typed, a, KVL_FLOAT32, err);
     if (status == KVL_OK) status = kvl_tensor_contiguous(&x, typed, err);
     if (status == KVL_OK) status = kvl_tensor_new(ids, KVL_INT32, a->ndim, shape, err);
-    if (status == KVL_OK && scores) status = kvl_tensor_new(scores, KVL_FLOAT32, a->ndim, shape, err);
-    if (status == KVL_OK && k > 0) {
+    if (status == KVL_OK && scores)
+        status = kvl_tensor_new(scores, KVL_FLOAT32, a->ndim, shape, err);
+    int64_t rows = status == KVL_OK && k > 0 ? kvl_tensor_numel(*ids) / k : 0;
+    if (rows > 0) status = kvl_topk(kvl_tensor_i32(*ids), kvl_tensor_f32(x), n, rows, n, k, err);
+    if (status == KVL_OK && rows > 0 && (scores || order == KVL_BY_SCORE)) {
         topk_job job = {kvl_tensor_f32(x),
                         kvl_tensor_i32(*ids),
                         scores ? kvl_tensor_f32(*scores) : NULL,
-                        kvl_tensor_numel(*ids) / k,
+                        rows,
                         n,
                         k,
-                        rows_per_task(n),
+                        rows_per_task(k),
                         order};
-        size_t heap = (size_t)(k < n ? k : n) * sizeof(place);
-        status = kvl_parallel_for(kvl_tiles(job.rows, job.group), heap ? heap : 1, topk_task, &job,
-                                  err);
+        status = kvl_parallel_for(kvl_tiles(rows, job.group), (size_t)k * sizeof(place), topk_task,
+                                  &job, err);
     }
     kvl_tensor_free(typed);
     kvl_tensor_free(x);
@@ -325,18 +285,4 @@ kvl_status kvl_topk(kvl_tensor **ids, kvl_tensor **scores, const kvl_tensor *a, 
         }
     }
     return status;
-}
-
-void kvl_topk_ref(int32_t *ids, const float *x, int64_t rows, int64_t n, int64_t k) {
-    for (int64_t row = 0; row < rows; row++)
-        for (int64_t i = 0; i < k; i++) {
-            int64_t best = -1;
-            for (int64_t j = 0; j < n; j++) {
-                bool taken = !(x[row * n + j] > -INFINITY);
-                for (int64_t l = 0; l < i; l++)
-                    if (ids[row * k + l] == j) taken = true;
-                if (!taken && (best < 0 || x[row * n + j] > x[row * n + best])) best = j;
-            }
-            ids[row * k + i] = (int32_t)best;
-        }
 }

@@ -278,7 +278,7 @@ kvl_status kvl_tensor_tril_mask(kvl_tensor **out, int64_t rows, int64_t cols, in
                                 kvl_error *err) {
     int64_t shape[2] = {rows, cols};
     kvl_status status = kvl_tensor_new(out, KVL_INT32, 2, shape, err);
-    for (int64_t i = 0; status == KVL_OK && i < rows; i++) {
+    for (int64_t i = 0; status == KVL_OK && cols > 0 && i < rows; i++) {
         if (kvl_cancelled()) {
             kvl_tensor_free(*out);
             *out = NULL;

@@ -7,24 +7,39 @@
 
 /* --- helpers of every binding of tensors ----------------------------------------------------- */
 
-/* Bytes of tensors made since the collector was last told; one for each Lua state. */
+/* What the collector of one Lua state has been told. */
+typedef struct gc_state {
+    size_t debt;  /* bytes of tensors made since the last hint */
+    size_t floor; /* bytes that were live after the last full collection, or fewer since */
+} gc_state;
 static const char gc_key = 0;
+enum { HINT = 1 << 20, SLACK = 16 << 20 };
 
+/* One step of the collector per MiB keeps an incremental collector in pace. A generational one (the
+ * mode of the lua5.4 program) does not free userdata in steps: Lua 5.4.4 leaves them to full
+ * collections. So there is one whenever the live bytes have doubled. */
 void kvl_tell_collector(lua_State *L, size_t bytes) {
     lua_rawgetp(L, LUA_REGISTRYINDEX, &gc_key);
-    size_t *debt = lua_touserdata(L, -1);
+    gc_state *state = lua_touserdata(L, -1);
     lua_pop(L, 1);
-    if (!debt) return;
-    *debt += bytes;
-    if (*debt < ((size_t)1 << 20) || !lua_gc(L, LUA_GCISRUNNING)) return;
-    size_t units = *debt; /* what LUA_GCSTEP counts in: KiB in Lua 5.4, bytes from 5.5 on */
-    *debt = 0;
+    if (!state) return;
+    state->debt += bytes;
+    if (state->debt < HINT || !lua_gc(L, LUA_GCISRUNNING)) return;
+    size_t units = state->debt; /* what LUA_GCSTEP counts in: KiB in Lua 5.4, bytes from 5.5 on */
+    state->debt = 0;
 #if LUA_VERSION_NUM >= 505
     lua_gc(L, LUA_GCSTEP, units);
 #else
     units >>= 10;
-    lua_gc(L, LUA_GCSTEP, units > 1 << 21 ? 1 << 21 : (int)units); /* it multiplies by 1024 */
+    lua_gc(L, LUA_GCSTEP, units > 1 << 20 ? 1 << 20 : (int)units);
 #endif
+    size_t live = kvl_live_bytes();
+    if (live > state->floor && (live - state->floor) / 2 > state->floor / 2 + SLACK / 2) {
+        lua_gc(L, LUA_GCCOLLECT);
+        state->floor = kvl_live_bytes();
+    } else if (live < state->floor) {
+        state->floor = live;
+    }
 }
 
 kvl_tensor **kvl_push_tensor(lua_State *L) {
@@ -326,7 +341,7 @@ static int l_cat(lua_State *L) {
             dim = kvl_opt_dim(L, 2, ndim, 0);
         }
         if (!stack) continue;
-        if (list[i]->ndim != list[0]->ndim)
+        if (list[i]->ndim != list[0]->ndim - (i > 0)) /* the first has the new dimension already */
             return luaL_argerror(L, 1, "the tensors differ in their number of dimensions");
         heads[i] = *list[i]; /* borrows the storage, with a dimension of size 1 put in */
         for (int k = heads[i].ndim++; k > dim; k--) {
@@ -779,8 +794,8 @@ static const luaL_Reg functions[] = {
 };
 
 void kvl_open_tensor(lua_State *L) {
-    size_t *debt = lua_newuserdatauv(L, sizeof *debt, 0);
-    *debt = 0;
+    gc_state *state = lua_newuserdatauv(L, sizeof *state, 0);
+    *state = (gc_state){0, 0};
     lua_rawsetp(L, LUA_REGISTRYINDEX, &gc_key);
 
     luaL_newmetatable(L, KVL_TENSOR);

@@ -411,30 +411,33 @@ static void test_topk(void) {
             double u = rand_unit();
             p[i] = u < 0.1 ? NAN : u < 0.2 ? -INFINITY : u < 0.25 ? INFINITY : roundf(p[i] * 3);
         }
-        int32_t *ref = malloc((size_t)(rows * k + 1) * sizeof *ref);
-        kvl_topk_ref(ref, p, rows, n, k);
-        CHECK(kvl_topk(&ids, &scores, x, k, KVL_BY_SCORE, &err) == KVL_OK, "%s", err.msg);
-        CHECK(memcmp(kvl_tensor_data(ids), ref, (size_t)(rows * k) * 4) == 0, "round %d", round);
-        bool right = true;
-        for (int64_t i = 0; i < rows * k; i++) {
-            float want = ref[i] < 0 ? -INFINITY : p[i / k * n + ref[i]];
-            right = right && kvl_tensor_f32(scores)[i] == want;
-        }
-        CHECK(right, "scores, round %d", round);
-        CHECK(kvl_topk(&sorted, NULL, x, k, KVL_BY_INDEX, &err) == KVL_OK, "%s", err.msg);
-        int32_t *s = kvl_tensor_i32(sorted);
+        CHECK(kvl_tensor_topk(&ids, &scores, x, k, KVL_BY_SCORE, &err) == KVL_OK, "%s", err.msg);
+        CHECK(kvl_tensor_topk(&sorted, NULL, x, k, KVL_BY_INDEX, &err) == KVL_OK, "%s", err.msg);
         for (int64_t row = 0; row < rows; row++) {
-            int64_t found = 0, taken = 0;
+            double wide[60];
+            int32_t want[70], *by_score = kvl_tensor_i32(ids) + row * k;
+            float *score = kvl_tensor_f32(scores) + row * k;
+            for (int64_t i = 0; i < n; i++)
+                wide[i] = (double)p[row * n + i];
+            kvl_topk_ref(want, wide, n, k);
+            CHECK(memcmp(kvl_tensor_i32(sorted) + row * k, want, (size_t)k * 4) == 0, "round %d",
+                  round);
+            bool taken[60] = {false};
+            for (int64_t i = 0; i < k; i++)
+                if (want[i] >= 0) taken[want[i]] = true;
             for (int64_t i = 0; i < k; i++) {
-                taken += ref[row * k + i] >= 0;
-                for (int64_t j = 0; j < k; j++)
-                    found += s[row * k + i] >= 0 && s[row * k + i] == ref[row * k + j];
-                if (i > 0 && s[row * k + i] >= 0)
-                    CHECK(s[row * k + i] > s[row * k + i - 1], "ascending");
+                int32_t id = by_score[i];
+                CHECK(id >= 0 ? taken[id] && score[i] == p[row * n + id] : score[i] == -INFINITY,
+                      "round %d: id %d", round, id);
+                if (id >= 0) taken[id] = false; /* each once */
+                if (i == 0) continue;
+                CHECK(id < 0 || score[i] < score[i - 1] ||
+                          (score[i] == score[i - 1] && id > by_score[i - 1]),
+                      "round %d: order", round);
             }
-            CHECK(found == taken, "the same ids");
+            for (int64_t i = 0; i < n; i++)
+                CHECK(!taken[i], "round %d: id %lld is missing", round, (long long)i);
         }
-        free(ref);
         kvl_tensor *all[] = {x, ids, scores, sorted};
         for (int i = 0; i < 4; i++)
             kvl_tensor_free(all[i]);
@@ -442,9 +445,10 @@ static void test_topk(void) {
     int64_t two[1] = {2}, zero = 0;
     kvl_tensor *x = randn(1, two), *single, *ids;
     kvl_tensor_new(&single, KVL_FLOAT32, 0, &zero, &err);
-    CHECK(kvl_topk(&ids, NULL, x, -1, KVL_BY_SCORE, &err) == KVL_EINVAL && !ids, "k = -1");
-    CHECK(kvl_topk(&ids, NULL, x, INT64_MAX, KVL_BY_SCORE, &err) != KVL_OK && !ids, "k huge");
-    CHECK(kvl_topk(&ids, NULL, single, 1, KVL_BY_SCORE, &err) == KVL_EINVAL && !ids,
+    CHECK(kvl_tensor_topk(&ids, NULL, x, -1, KVL_BY_SCORE, &err) == KVL_EINVAL && !ids, "k = -1");
+    CHECK(kvl_tensor_topk(&ids, NULL, x, INT64_MAX, KVL_BY_SCORE, &err) != KVL_OK && !ids,
+          "k huge");
+    CHECK(kvl_tensor_topk(&ids, NULL, single, 1, KVL_BY_SCORE, &err) == KVL_EINVAL && !ids,
           "no dimension");
     kvl_tensor_free(x);
     kvl_tensor_free(single);
@@ -754,7 +758,7 @@ static uint64_t everything(kvl_status *status) {
     if (!s) s = kvl_reduce(&t[5], KVL_MEAN, t[0], 1, false, &err);
     if (!s) s = kvl_softmax(&t[6], t[0], 0, &err);
     if (!s) s = kvl_logsumexp(&t[7], t[0], 1, &err);
-    if (!s) s = kvl_topk(&t[8], &t[9], t[0], 50, KVL_BY_SCORE, &err);
+    if (!s) s = kvl_tensor_topk(&t[8], &t[9], t[0], 50, KVL_BY_SCORE, &err);
     if (!s) s = kvl_tensor_transpose(&t[10], t[0], 0, 1, &err);
     if (!s) s = kvl_matmul(&t[11], t[10], t[0], &err);
     if (!s) s = kvl_random_integer(&t[12], 2, ids_shape, 13, 0, 699, &err);
@@ -824,7 +828,7 @@ static void test_cancel(void) {
             case 0: status = kvl_matmul(&out, d, d, &err); break;
             case 1: status = kvl_softmax(&out, m, 0, &err); break;
             case 2: status = kvl_unary(&out, KVL_TANH, m, &err); break;
-            case 3: status = kvl_topk(&out, NULL, m, 700, KVL_BY_INDEX, &err); break;
+            case 3: status = kvl_tensor_topk(&out, NULL, m, 700, KVL_BY_INDEX, &err); break;
             default: status = kvl_random_permutation(&out, 30000000, 1, &err);
             }
             kvl_tensor_free(out);

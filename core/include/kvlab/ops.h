@@ -103,14 +103,12 @@ KVL_API kvl_status kvl_cumsum(kvl_tensor **out, const kvl_tensor *a, int dim, kv
  * scores float32 (..., k). Equal scores: the lower index wins. -inf and NaN are never taken: places
  * that stay empty come last, with id -1 and score -inf. */
 typedef enum kvl_topk_order { KVL_BY_INDEX, KVL_BY_SCORE } kvl_topk_order;
-KVL_API kvl_status kvl_topk(kvl_tensor **ids, kvl_tensor **scores, const kvl_tensor *a, int64_t k,
-                            kvl_topk_order order, kvl_error *err);
+KVL_API kvl_status kvl_tensor_topk(kvl_tensor **ids, kvl_tensor **scores, const kvl_tensor *a,
+                                   int64_t k, kvl_topk_order order, kvl_error *err);
 
 /* Definitions in double over x (rows, n). */
 KVL_API void kvl_softmax_ref(double *out, const float *x, int64_t rows, int64_t n);
 KVL_API void kvl_logsumexp_ref(double *out, const float *x, int64_t rows, int64_t n);
-/* ids (rows, k) in the order of score; one pass over the row per place. */
-KVL_API void kvl_topk_ref(int32_t *ids, const float *x, int64_t rows, int64_t n, int64_t k);
 
 /* --- by ids (gather.c): an id outside its dimension is an error ------------------------------ */
 
