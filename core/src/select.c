@@ -125,7 +125,7 @@ static kvl_status pool_row(void *ctx, int64_t row, void *scratch, kvl_error *err
     return KVL_OK;
 }
 
-kvl_status kvl_select_topk(int32_t *out, const float *scores, int64_t step, int64_t n_rows, int64_t n,
+kvl_status kvl_topk(int32_t *out, const float *scores, int64_t step, int64_t n_rows, int64_t n,
                     int64_t k, kvl_error *err) {
     if (n < 0 || k < 0 || n_rows < 0 || n > INT32_MAX || k > INT32_MAX)
         return kvl_fail(err, KVL_EINVAL, "topk: %lld of %lld scores", (long long)k, (long long)n);
@@ -161,7 +161,7 @@ static void pad_list(int32_t *out, int64_t from, int64_t n) {
         out[from++] = -1;
 }
 
-void kvl_select_topk_ref(int32_t *out, const double *scores, int64_t n, int64_t k) {
+void kvl_topk_ref(int32_t *out, const double *scores, int64_t n, int64_t k) {
     int64_t taken = 0;
     for (int64_t i = 0; i < n && taken < k; i++) {
         int64_t better = 0; /* how many come before entry i */

@@ -17,9 +17,10 @@
 -- `shared` is what the layers of one pass publish: shared.cells[i], and for selecting layers shared.lists[i]
 -- (int32 [B, T, k], entries in ascending order, -1 for none) and shared.pools[i].
 -- Formulas: DeepSeek-V2 report 2.1 (MLA), V3.2 report 2.1 (indexer), V4 report 2.3 and V4.1 report 2.3.
-local kv_ops = require 'kvlab.tensor'
+local kernels = require 'kvlab.kernels'
+local opts = require 'kvlab.options'
 local shape = require 'kvlab.shape'
-local suggest = require 'kvlab.suggest'
+local tensor = require 'kvlab.tensor'
 local weights = require 'kvlab.weights'
 
 local attention = {}
@@ -52,7 +53,7 @@ local function rope_table(s)
   if s.form == 'entry' then
     if s.owner then theta = get('compress_rope_theta', true) or theta else yarn = nil end
   end
-  return kv_ops.rope_freqs { channels = n, theta = theta, yarn = yarn and {
+  return kernels.rope_freqs { channels = n, theta = theta, yarn = yarn and {
     factor = yarn.factor, context = yarn.original_max_position_embeddings, beta_fast = yarn.beta_fast or 32,
     beta_slow = yarn.beta_slow or 1 } or nil }
 end
@@ -66,19 +67,16 @@ function attention.new(L, i, widths, options)
   local s = shape.of(L, i, widths)
   local self = setmetatable({ index = i, shape = s, w = {}, scale = softmax_scale(s), freqs = rope_table(s),
     eps = s.get('rms_norm_eps', true) or 1e-6, order = options.order, index_query = options.index_query }, meta)
-  if self.order and not suggest.contains(attention.orders, self.order) then
-    error(("order = '%s': expected expand, absorb or merged%s"):format(tostring(self.order),
-      suggest.phrase(tostring(self.order), attention.orders)), 0)
-  end
+  if self.order then opts.word(self.order, attention.orders, 'order') end
   for _, spec in ipairs(weights.of(s)) do
-    local tensor = options.weights[spec.name]
-    if not tensor then error(('%s: the weight %s is missing'):format(s.at, spec.name), 0) end
-    local have, want = tensor.shape, spec.shape
+    local value = options.weights[spec.name]
+    if not value then error(('%s: the weight %s is missing'):format(s.at, spec.name), 0) end
+    local have, want = value.shape, spec.shape
     if #have ~= #want or have[1] ~= want[1] or have[2] ~= want[2] then
       error(('%s: the weight %s is {%s}, expected {%s}'):format(s.at, spec.name, table.concat(have, ', '),
         table.concat(want, ', ')), 0)
     end
-    self.w[spec.name] = tensor
+    self.w[spec.name] = value
   end
   if s.form == 'latent' then self:split_up_projection() end
   return self
@@ -125,7 +123,7 @@ end
 
 function class:rotate(x, pos, stride, inverse)
   if not self.freqs then return x end
-  return kv_ops.rope(x, self.freqs, at(pos, { stride = stride, inverse = inverse,
+  return kernels.rope(x, self.freqs, at(pos, { stride = stride, inverse = inverse,
     half_split = self.shape.get('rope_interleave', true) == false }))
 end
 
@@ -133,9 +131,9 @@ end
 function class:query_latent(x)
   local w = self.w
   if w['q_a_proj.weight'] then
-    return kv_ops.rms_norm(linear(x, w['q_a_proj.weight']), w['q_a_layernorm.weight'], self.eps)
+    return kernels.rms_norm(linear(x, w['q_a_proj.weight']), w['q_a_layernorm.weight'], self.eps)
   elseif w['wq_a.weight'] then
-    return kv_ops.rms_norm(linear(x, w['wq_a.weight']), w['q_norm.weight'], self.eps)
+    return kernels.rms_norm(linear(x, w['wq_a.weight']), w['q_norm.weight'], self.eps)
   end
   return x
 end
@@ -155,7 +153,7 @@ function class:queries(latent, pos, order)
   q = q:reshape(B, T, H, -1)
   if self.shape.form == 'heads' then return self:rotate(q, pos) end
   if self.shape.form == 'entry' then
-    if get('query_head_norm', true) then q = kv_ops.rms_norm(q, nil, self.eps) end
+    if get('query_head_norm', true) then q = kernels.rms_norm(q, nil, self.eps) end
     return self:rotate(q, pos)
   end
   local nope = get 'qk_nope_head_dim'
@@ -166,7 +164,7 @@ function class:queries(latent, pos, order)
     content = latent:reshape(1, B * T, -1):matmul(self.query_merged:transpose(2, 3))  -- [H, B T, rank]
       :transpose(1, 2):reshape(B, T, H, -1)
   end
-  return kv_ops.cat({ content, rotary }, 4)
+  return tensor.cat({ content, rotary }, 4)
 end
 
 -- The row of one token before pooling, rotation and norm, and what finishes it: per-head K and V, latent and
@@ -174,7 +172,7 @@ end
 function class:raw_row(x, prefix)
   local w = self.w
   if self.shape.form == 'heads' then
-    return kv_ops.cat({ linear(x, w[prefix .. 'k_proj.weight']), linear(x, w[prefix .. 'v_proj.weight']) }, 3)
+    return tensor.cat({ linear(x, w[prefix .. 'k_proj.weight']), linear(x, w[prefix .. 'v_proj.weight']) }, 3)
   elseif self.shape.form == 'latent' then
     return linear(x, w[prefix .. 'kv_a_proj_with_mqa.weight'])
   end
@@ -188,17 +186,17 @@ function class:finish_row(row, pos, stride, prefix)
     local dims = s.main or s.local_kv
     local key = row:slice(3, 1, dims.key):reshape(B, n, dims.kv_heads, -1)
     key = self:rotate(key, pos, stride):reshape(B, n, dims.key)
-    return kv_ops.cat({ key, row:slice(3, dims.key + 1, -1) }, 3)
+    return tensor.cat({ key, row:slice(3, dims.key + 1, -1) }, 3)
   end
   local rank = s.get 'kv_lora_rank'
-  local latent = kv_ops.rms_norm(row:slice(3, 1, rank), self.w[prefix .. 'kv_a_layernorm.weight'], self.eps)
-  return kv_ops.cat({ latent, self:rotate(row:slice(3, rank + 1, -1), pos, stride) }, 3), latent
+  local latent = kernels.rms_norm(row:slice(3, 1, rank), self.w[prefix .. 'kv_a_layernorm.weight'], self.eps)
+  return tensor.cat({ latent, self:rotate(row:slice(3, rank + 1, -1), pos, stride) }, 3), latent
 end
 
 -- Local KV of the chunk: [B, T, channels], one row a token.
 function class:local_rows(x, pos)
   if self.shape.form == 'entry' then
-    local row = kv_ops.rms_norm(linear(x, self.w['wkv.weight']), self.w['kv_norm.weight'], self.eps)
+    local row = kernels.rms_norm(linear(x, self.w['wkv.weight']), self.w['kv_norm.weight'], self.eps)
     return self:rotate(row, pos)
   end
   local prefix = self.shape.owns and 'window.' or ''
@@ -209,9 +207,9 @@ end
 function class:index_norm(key)
   local w = self.w
   if self.shape.layer.keys == 'input' then
-    return kv_ops.layer_norm(key, w['indexer.k_norm.weight'], w['indexer.k_norm.bias'], 1e-6)
+    return kernels.layer_norm(key, w['indexer.k_norm.weight'], w['indexer.k_norm.bias'], 1e-6)
   end
-  return kv_ops.rms_norm(key, w['indexer.k_norm.weight'] or w['indexer.compressor.norm.weight'], self.eps)
+  return kernels.rms_norm(key, w['indexer.k_norm.weight'] or w['indexer.compressor.norm.weight'], self.eps)
 end
 
 -- RoPE and Hadamard of index queries and keys alike.
@@ -219,9 +217,9 @@ function class:index_rotate(x, pos, stride)
   local get = self.shape.get
   if self.freqs then
     local first = get('index_rope', true) == 'first'
-    x = kv_ops.rope(x, self.freqs, at(pos, { stride = stride, first = first, half_split = first }))
+    x = kernels.rope(x, self.freqs, at(pos, { stride = stride, first = first, half_split = first }))
   end
-  if get('index_hadamard', true) then x = kv_ops.hadamard(x) end
+  if get('index_hadamard', true) then x = kernels.hadamard(x) end
   return x
 end
 
@@ -267,7 +265,7 @@ end
 function attention.slice(p, b)
   local part = {}
   for name, value in pairs(p) do
-    part[name] = kv_ops.is_tensor(value) and value:slice(1, b, b) or value
+    part[name] = tensor.is_tensor(value) and value:slice(1, b, b) or value
   end
   return part
 end
@@ -283,7 +281,7 @@ function class:store(p, pos0, cell)
   if cell.compressor then rows = cell.compressor:push(rows, p.gate) end
   local entries, latent
   if s.form == 'entry' then
-    latent = kv_ops.rms_norm(rows, w['compressor.norm.weight'], self.eps)
+    latent = kernels.rms_norm(rows, w['compressor.norm.weight'], self.eps)
     entries = self:rotate(latent, start, m)
   else
     entries, latent = self:finish_row(rows, start, m, '')
@@ -305,7 +303,7 @@ function class:expand(rows)
   local up = linear(rows:slice(3, 1, rank), self.w['kv_b_proj.weight']):reshape(B, S, H, -1)
   local nope = get 'qk_nope_head_dim'
   local rotary = rows:slice(3, rank + 1, -1):reshape(B, S, 1, rope):expand(B, S, H, rope)
-  return kv_ops.cat({ up:slice(4, 1, nope), rotary }, 4), up:slice(4, nope + 1, -1)
+  return tensor.cat({ up:slice(4, 1, nope), rotary }, 4), up:slice(4, nope + 1, -1)
 end
 
 -- Column ranges of a row source for this layer's form.
@@ -327,11 +325,13 @@ end
 function class:select(p, pos0, shared)
   local s = self.shape
   local store = shared.cells[s.owner].index
+  local keys = store:source 'index'
+  keys.pos0, keys.store = nil, nil
   local found
   if store:count() == 0 then -- nothing to select yet: an empty list
-    found = { top = kv_ops.filled({ p.q.shape[1], p.T, 1 }, -1, 'int32') }
+    found = { top = tensor.filled({ p.q.shape[1], p.T, 1 }, -1, 'int32') }
   else
-    found = kv_ops.index { q = p.index_q, w = p.index_w, keys = store:source 'index', pos0 = pos0, ratio = s.ratio,
+    found = kernels.index { q = p.index_q, w = p.index_w, keys = keys, pos0 = pos0, ratio = s.ratio,
       k = s.topk, pool = s.pool and shared.pools[s.owner] or nil, build = s.layer.pool or nil }
   end
   shared.lists[self.index] = found.top
@@ -372,7 +372,7 @@ function class:read(p, pos0, cell, shared)
     end
   end
   for _, source in ipairs(sources) do source.store = nil end
-  return kv_ops.attend { q = p.q, sources = sources, sink = self.w.attn_sink, scale = self.scale, pos0 = pos0 }
+  return kernels.attend { q = p.q, sources = sources, sink = self.w.attn_sink, scale = self.scale, pos0 = pos0 }
 end
 
 -- --- output -------------------------------------------------------------------------------------------
@@ -396,6 +396,14 @@ function class:output(out, pos, order)
   end
   if order == 'absorb' then out = per_head(out, self.value_up:transpose(2, 3)) end
   return linear(out:reshape(B, T, -1), w['o_proj.weight'])
+end
+
+-- A:forward(x, pos0, cell, shared [, source, from]) -> y [B, T, D]: all of it for one chunk. An owner takes in
+-- `source`, whose first token is at `from`, instead of x.
+function class:forward(x, pos0, cell, shared, source, from)
+  if self.shape.owns then self:store(self:project_owner(source or x), from or pos0, cell) end
+  local p = self:project(x, pos0)
+  return self:output(self:read(p, pos0, cell, shared), pos0, p.order)
 end
 
 attention.class = class

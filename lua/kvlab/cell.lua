@@ -5,7 +5,8 @@
 --   tensors   rows [B, n, channels] in float32, through a quantiser (a record's decode of its encode) or not
 --   a table   pages of records in a pool, one sequence (B = 1); every read is counted there
 -- A window is a store of which only the last rows are read; in a pool it is a ring.
-local kv_ops = require 'kvlab.tensor'
+local kernels = require 'kvlab.kernels'
+local tensor = require 'kvlab.tensor'
 
 local cell = {}
 
@@ -18,7 +19,7 @@ local function tensors(plan) return setmetatable({ plan = plan, rows = nil, firs
 function Tensors:append(rows)
   if rows.shape[2] == 0 then return end
   if self.plan then rows = self.plan:roundtrip(rows) end
-  self.rows = self.rows and kv_ops.cat({ self.rows, rows }, 2) or rows
+  self.rows = self.rows and tensor.cat({ self.rows, rows }, 2) or rows
 end
 
 function Tensors:count() return self.rows and self.rows.shape[2] or 0 end
@@ -45,7 +46,7 @@ function Tables:source(kind)
 end
 
 function Tables:read(source)
-  return self.table:read(1, #self.table, source.kind, self.counters)
+  return self.table:read(1, #self.table, source.kind, self.counters):unsqueeze(1)
 end
 
 -- --- rings --------------------------------------------------------------------------------------------
@@ -69,18 +70,20 @@ function Rings:extend(rows, pos0)
   local all = self.plan:roundtrip(rows)
   if seen > 0 then
     local last = #self.table
-    all = kv_ops.cat({ self.table:read(last - seen + 1, last, 'window', self.counters), all }, 2)
+    all = tensor.cat({ self.table:read(last - seen + 1, last, 'window', self.counters):unsqueeze(1), all }, 2)
   end
   self.table:append(rows)
   return { rows = all, pos0 = pos0 - seen, store = self }
 end
+
+function Rings:count() return #self.table end
 
 function Rings:read(source)
   if source.rows then return source.rows end
   local last = #self.table
   local seen = math.min(self.window, last)
   source.pos0 = source.pos0 + last - seen
-  return self.table:read(last - seen + 1, last, 'window', self.counters)
+  return self.table:read(last - seen + 1, last, 'window', self.counters):unsqueeze(1)
 end
 
 -- --- cells --------------------------------------------------------------------------------------------
@@ -88,7 +91,7 @@ local class = {}
 local meta = { __index = class, __name = 'kvlab.Cell' }
 
 local function compressor(width, l, bias, rollback, batch)
-  return kv_ops.compressor { ratio = l.ratio, width = width, overlap = l.overlap, bias = bias, rollback = rollback,
+  return kernels.compressor { ratio = l.ratio, width = width, overlap = l.overlap, bias = bias, rollback = rollback,
     batch = batch }
 end
 
@@ -162,33 +165,36 @@ function class:reserve(pos0, T, ratio)
   if self.window then self.window.table:reserve(T) end
 end
 
--- rollback(n, position, ratio): forgets the last n of `position` tokens.
-function class:rollback(n, position, ratio)
-  local left = position - n
-  if self.main then
-    self.main.table:truncate(left // ratio)
-    if self.index then self.index.table:truncate(left // ratio) end
+-- truncate(position, ratio): back to `position` tokens, from wherever each part of the cell has come to.
+function class:truncate(position, ratio)
+  local function cut(store, entries)
+    if store and store:count() > entries then store.table:truncate(entries) end
   end
-  if self.window then self.window.table:truncate(left) end
+  cut(self.main, position // ratio)
+  cut(self.index, position // ratio)
+  if self.window then cut(self.window, math.max(position - self.window.first, 0)) end
   for _, name in ipairs(STATES) do
-    if self[name] then self[name]:rollback(n) end
+    local state = self[name]
+    if state and state:position() > position then state:rollback(state:position() - position) end
   end
 end
 
--- What the cell holds: stored and allocated bytes of its tables, and the bytes of its compressors' states.
+-- What the cell holds, in bytes: `stored` rows, `rollback` rows of rings, `unused` slots and `alignment` of pages,
+-- which add up to `allocated`; `state` of the compressors and what rollback adds to it.
 function class:stats()
-  local total = { stored = 0, allocated = 0, padding = 0, state = 0, rollback = 0 }
+  local total = { stored = 0, rollback = 0, unused = 0, alignment = 0, allocated = 0, state = 0, state_rollback = 0 }
   for _, name in ipairs(STORES) do
     if self[name] then
-      for key, value in pairs(self[name].table:stats()) do
-        if total[key] then total[key] = total[key] + value end
+      local own = self[name].table:stats()
+      for _, key in ipairs { 'stored', 'rollback', 'unused', 'alignment', 'allocated' } do
+        total[key] = total[key] + own[key]
       end
     end
   end
   for _, name in ipairs(STATES) do
     if self[name] then
       total.state = total.state + self[name]:state_bytes()
-      total.rollback = total.rollback + self[name]:rollback_bytes()
+      total.state_rollback = total.state_rollback + self[name]:rollback_bytes()
     end
   end
   return total

@@ -6,12 +6,14 @@
 -- caches. Both call model:run, which knows neither.
 local attention = require 'kvlab.attention'
 local cell = require 'kvlab.cell'
-local count = require 'kvlab.count'
-local kv_ops = require 'kvlab.tensor'
+
+local kernels = require 'kvlab.kernels'
 local layout = require 'kvlab.layout'
+local opts = require 'kvlab.options'
 local shape = require 'kvlab.shape'
-local suggest = require 'kvlab.suggest'
+local tensor = require 'kvlab.tensor'
 local weights = require 'kvlab.weights'
+local width_rules = require 'kvlab.widths'
 
 local model = {}
 
@@ -51,6 +53,7 @@ function model.parameters(L, widths, options)
     local s = shape.of(L, i, widths)
     local names = block_names(s, i)
     add(names.attn_norm, D)
+    list[#list].optional = options.hidden_only -- a layer by itself gets its input normed already
     for _, w in ipairs(weights.of(s)) do
       list[#list + 1] = { name = weights.prefix(s, i) .. w.name, shape = w.shape }
     end
@@ -76,11 +79,11 @@ local function random_weight(spec, seed)
   local options = { seed = seed * 2147483647 + n }
   for k, size in ipairs(spec.shape) do options[k] = size end
   if spec.name:find('norm%.weight$') or spec.name:find('layernorm%.weight$') then
-    return kv_ops.ones(spec.shape)
+    return tensor.ones(spec.shape)
   end
   local inputs = #spec.shape == 2 and not spec.name:find('ape$') and spec.shape[2]
   options.std = inputs and inputs ^ -0.5 or 0.1
-  return kv_ops.random(options)
+  return tensor.random(options)
 end
 
 -- kv.model(L, widths, options) -> a model.
@@ -90,23 +93,19 @@ function model.new(L, widths, options)
   if type(L) == 'string' then L = layout.new(L) end
   if not layout.is(L) then error(('model: expected a layout, got %s'):format(type(L)), 0) end
   options = options or {}
-  for key in pairs(options) do
-    if not suggest.contains(OPTIONS, key) then
-      error(("model: unknown option '%s'%s"):format(tostring(key), suggest.phrase(tostring(key), OPTIONS)), 0)
-    end
-  end
-  widths = count.widths(L, widths)
+  opts.check(options, OPTIONS, 'model')
+  widths = width_rules.merge(L.widths, widths)
   local given = options.weights
   local self = setmetatable({ layout = L, widths = widths, layers = {}, blocks = {}, parameters = {}, names = {},
     eps = widths.rms_norm_eps or 1e-6, ffn = options.ffn or widths.intermediate_size or 0,
     hidden_only = options.hidden_only, pools = {} }, meta)
   for _, spec in ipairs(model.parameters(L, widths, options)) do
-    local tensor = given and given[spec.name]
-    if given and not tensor and not spec.name:find('attn_norm') then
+    local value = given and given[spec.name]
+    if given and not value and not spec.optional then
       error(('model: the weight %s is missing'):format(spec.name), 0)
     end
     self.names[#self.names + 1] = spec.name
-    self.parameters[spec.name] = tensor or random_weight(spec, options.seed or 1)
+    self.parameters[spec.name] = value or random_weight(spec, options.seed or 1)
   end
   self.quantisers = {}
   for i = 1, #L do
@@ -137,7 +136,7 @@ end
 
 function class:weight(name) return self.parameters[name] end
 
-function class:norm(h, name) return kv_ops.rms_norm(h, self.parameters[name], self.eps) end
+function class:norm(h, name) return kernels.rms_norm(h, self.parameters[name], self.eps) end
 
 -- The FFN of layer i (SwiGLU), added to h.
 function class:add_ffn(i, h)
@@ -165,19 +164,16 @@ function class:run(h, pos0, cells, replay)
     end
     local norm = self.blocks[i].attn_norm
     local x = self:norm(h, norm)
-    if A.shape.owns then
+    local source, from = x, pos0 -- what an owner is fed, and the position of its first token
+    if A.shape.owns and i > cut then
       if A:fed_by_encoder(cut) then
-        local from = i == cut + 1 and h == encoder_out and x or self:norm(encoder_out, norm)
-        A:store(A:project_owner(from), encoder_pos0, cells[i])
-      else
-        if i > cut and encoder_pos0 ~= pos0 then
-          error(('%s: source = input, so bounded replay cannot fill its cache'):format(A.shape.at), 0)
-        end
-        A:store(A:project_owner(x), pos0, cells[i])
+        from = encoder_pos0
+        if i > cut + 1 or from ~= pos0 then source = self:norm(encoder_out, norm) end
+      elseif encoder_pos0 ~= pos0 then
+        error(('%s: source = input, so bounded replay cannot fill its cache'):format(A.shape.at), 0)
       end
     end
-    local p = A:project(x, pos0)
-    h = h + A:output(A:read(p, pos0, cells[i], shared), pos0, p.order)
+    h = h + A:forward(x, pos0, cells[i], shared, source, from)
     h = self:add_ffn(i, h)
     evaluations = evaluations + h.shape[2]
   end
@@ -207,7 +203,7 @@ function class:run_batch(h, sequences)
     for b in ipairs(sequences) do
       outs[b] = A:read(attention.slice(p, b), positions[b], shared[b].cells[i], shared[b])
     end
-    h = self:add_ffn(i, h + A:output(kv_ops.cat(outs, 1), positions, p.order))
+    h = self:add_ffn(i, h + A:output(tensor.cat(outs, 1), positions, p.order))
   end
   return h
 end
@@ -215,7 +211,7 @@ end
 -- tokens, as a list, a tensor [T] or [B, T] of ids from 0 -> int32 [B, T].
 function class:tokens(tokens)
   if type(tokens) == 'number' then tokens = { tokens } end
-  local ids = kv_ops.is_tensor(tokens) and tokens or kv_ops.tensor(tokens, 'int32')
+  local ids = tensor.is_tensor(tokens) and tokens or tensor.tensor(tokens, 'int32')
   if #ids.shape == 1 then ids = ids:reshape(1, ids.shape[1]) end
   if #ids.shape ~= 2 or ids.shape[2] == 0 then
     error(('tokens: expected ids [T] or [B, T] with T >= 1, got {%s}'):format(table.concat(ids.shape, ', ')), 0)
@@ -224,7 +220,7 @@ function class:tokens(tokens)
 end
 
 function class:embed(ids)
-  return kv_ops.embedding(self.parameters['embed.weight'] or self.parameters['model.embed_tokens.weight'], ids)
+  return tensor.embedding(self.parameters['embed.weight'] or self.parameters['model.embed_tokens.weight'], ids)
 end
 
 function class:logits(h)

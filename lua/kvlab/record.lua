@@ -328,6 +328,11 @@ function record.new(t)
   return register(make(t))
 end
 
+-- A record that no name finds later: for records that a program makes for itself.
+function record.unnamed(t)
+  return make(t)
+end
+
 function record.names()
   local names = {}
   for name in pairs(registry) do names[#names + 1] = name end

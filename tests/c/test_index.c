@@ -33,11 +33,11 @@ static void test_topk(void) {
                 *want = malloc((size_t)(k + 1) * sizeof *want);
         for (int64_t r = 0; r < rows; r++)
             odd_row(x + r * n, y, n);
-        CHECK(!kvl_select_topk(got, x, n, rows, n, k, NULL), "failed");
+        CHECK(!kvl_topk(got, x, n, rows, n, k, NULL), "failed");
         for (int64_t r = 0; r < rows; r++) {
             for (int64_t i = 0; i < n; i++)
                 y[i] = x[r * n + i];
-            kvl_select_topk_ref(want, y, n, k);
+            kvl_topk_ref(want, y, n, k);
             CHECK(!memcmp(want, got + r * k, (size_t)k * sizeof *got), "round %d: top %d of %d",
                   round, (int)k, (int)n);
         }
@@ -46,14 +46,14 @@ static void test_topk(void) {
     /* By hand: ties to the lower index, -inf and NaN never. */
     float x[7] = {1, 3, NAN, 3, -INFINITY, 3, 2};
     int32_t out[7];
-    kvl_select_topk(out, x, 7, 1, 7, 2, NULL);
+    kvl_topk(out, x, 7, 1, 7, 2, NULL);
     CHECK(out[0] == 1 && out[1] == 3, "%d %d", out[0], out[1]);
-    kvl_select_topk(out, x, 7, 1, 7, 7, NULL);
+    kvl_topk(out, x, 7, 1, 7, 7, NULL);
     CHECK(out[0] == 0 && out[1] == 1 && out[2] == 3 && out[3] == 5 && out[4] == 6 && out[5] == -1 &&
               out[6] == -1,
           "all candidates");
-    CHECK(kvl_select_topk(out, x, 7, 1, 7, -1, NULL) == KVL_EINVAL, "k = -1");
-    CHECK(kvl_select_topk(out, x, 7, 1, 7, 0, NULL) == KVL_OK, "k = 0");
+    CHECK(kvl_topk(out, x, 7, 1, 7, -1, NULL) == KVL_EINVAL, "k = -1");
+    CHECK(kvl_topk(out, x, 7, 1, 7, 0, NULL) == KVL_OK, "k = 0");
 }
 
 static void test_pool(void) {
@@ -171,7 +171,7 @@ static void test_scores(void) {
             double row[4096];
             for (int64_t s = 0; s < S; s++)
                 row[s] = scores[i * S + s];
-            kvl_select_topk_ref(want, row, S, k);
+            kvl_topk_ref(want, row, S, k);
             CHECK(!memcmp(want, top + i * k, (size_t)k * sizeof *want),
                   "round %d: top-k of query %d", round, (int)i);
             if (pooled) continue;

@@ -46,7 +46,7 @@ KVL_API kvl_status kvl_index_ref(double *out, const kvl_index_args *args, kvl_er
 
 /* The rule of selection by itself: out [n_rows, k] from scores [n_rows, n] that are `step` apart.
  */
-KVL_API kvl_status kvl_select_topk(int32_t *out, const float *scores, int64_t step, int64_t n_rows,
+KVL_API kvl_status kvl_topk(int32_t *out, const float *scores, int64_t step, int64_t n_rows,
                             int64_t n, int64_t k, kvl_error *err);
 
 /* out [n_rows, blocks * block]: the candidate pool, where visible[i] entries of row i count. */
@@ -55,7 +55,7 @@ KVL_API kvl_status kvl_block_pool(int32_t *out, const float *scores, int64_t ste
                                   int64_t blocks, kvl_error *err);
 
 /* The definitions, by sorting: one row each. */
-KVL_API void kvl_select_topk_ref(int32_t *out, const double *scores, int64_t n, int64_t k);
+KVL_API void kvl_topk_ref(int32_t *out, const double *scores, int64_t n, int64_t k);
 KVL_API void kvl_block_pool_ref(int32_t *out, const double *scores, int64_t visible, int64_t block,
                                 int64_t blocks);
 
