@@ -233,6 +233,13 @@ local function make(kind, changes, base)
   if fields.cache ~= 'none' and fields.select == 'none' then
     fail(kind, 'select = none, but cache = %s; use select = all, topk or share', fields.cache)
   end
+  if fields.cache ~= 'own' and fields.pool then
+    if changes.pool then
+      fail(kind, 'pool = %s does not apply: an owner builds the pool, and a layer that searches its keys stays inside; '
+        .. 'only pool = none can be said here', show('pool', fields.pool))
+    end
+    fields.pool = nil
+  end
   if fields.window == 'owner' and fields.cache ~= 'share' then fields.window = true end
 
   local text = text_of(kind, fields)

@@ -121,6 +121,10 @@ local function resolve(layers, cut)
             :format(called(i, l)), 0)
         end
       end
+      if l.form and l.form ~= layers[from].form then
+        error(('%s: form = %s, but %s stores rows of form %s; leave form open'):format(called(i, l), l.form,
+          called(from, layers[from]), layers[from].form), 0)
+      end
     end
     owner[i] = from
 
@@ -144,6 +148,8 @@ local function resolve(layers, cut)
   return owner, selector
 end
 
+-- What the records of a layout may be given for: a role, or a form of row (before the role, except for keys).
+local RECORDS_FOR = { 'main', 'index', 'window', 'heads', 'latent', 'entry' }
 local KNOWN = { 'name', 'encoder', 'decoder', 'widths', 'records', 'strict' }
 
 -- new(layers, cut, labels) -> layout. `layers` is a fresh list that the layout keeps.
@@ -164,6 +170,17 @@ local function label(spec)
   for _, key in ipairs { 'widths', 'records' } do
     if spec[key] ~= nil and type(spec[key]) ~= 'table' then
       error(('layout: %s = %s: expected a table'):format(key, tostring(spec[key])), 0)
+    end
+  end
+  local known = {}
+  for _, role in ipairs(RECORDS_FOR) do known[role] = true end
+  for role, record in pairs(spec.records or {}) do
+    if not known[role] then
+      error(("layout: records: unknown role '%s'%s"):format(tostring(role),
+        suggest.phrase(tostring(role), RECORDS_FOR)), 0)
+    end
+    if type(record) ~= 'string' then
+      error(('layout: records: %s = %s: expected the name of a record'):format(role, tostring(record)), 0)
     end
   end
   return spec

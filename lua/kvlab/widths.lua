@@ -144,6 +144,12 @@ function widths.of_config(config)
       changes[name], found = value, true
     end
   end
+  -- What the file leaves out means, in transformers: every query head has its own keys, and heads share the width.
+  local heads, hidden = changes.num_attention_heads, changes.hidden_size
+  if heads and not changes.num_key_value_heads then changes.num_key_value_heads = heads end
+  if heads and hidden and not changes.head_dim and not changes.kv_lora_rank and hidden % heads == 0 then
+    changes.head_dim = hidden // heads
+  end
   if not found then
     error(('widths: none of the known widths is in this file; expected names such as %s, %s'):format('hidden_size',
       'num_attention_heads'), 0)
