@@ -21,7 +21,7 @@ kv.record_named = record.named
 
 -- tensors
 kv.safetensors = core.safetensors
-for name, value in pairs(require 'kvlab.tensor') do kv[name] = value end
+for name, value in pairs(require 'kvlab.tensor') do kv[name] = kv[name] or value end
 
 -- caches
 kv.pool = core.pool.new
