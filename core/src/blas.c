@@ -7,10 +7,12 @@
 #include <string.h>
 
 /* Tiles of the output. BLAS packs both operands again in every call, so a tile has to be large
- * enough to pay for that (256 x 2048: 0.95 to 0.99 of one large call) and small enough to give two
- * threads work at 512 x 512. A product of few rows has only its columns to cut. */
+ * enough to pay for that (at 2048: 0.98 of one large call with 512 rows, 0.92 with 256) and small
+ * enough to give two threads work at 512 x 512. A product of few rows has only its columns to cut.
+ */
 enum {
     TILE_M = 256,
+    TILE_M_MANY = 512, /* when there are four tiles of them */
     TILE_N = 2048,
     TILE_N_FEW = 256,       /* when m <= TILE_M */
     THIN = 8,               /* below this many rows or columns: matrix-vector code */
@@ -130,10 +132,12 @@ kvl_status kvl_gemm_batched(float *c, int64_t ldc, int64_t c_step, kvl_mat a, kv
     if (!status) status = check_ld("c", ldc, m, n, err);
     if (status) return status;
     product p = {c, ldc, c_step, a, b, alpha, beta, m, n, k, TILE_M, TILE_N};
-    if (m <= TILE_M)
+    if (m <= TILE_M) {
         p.tile_n = TILE_N_FEW;
-    else
-        p.tile_m = kvl_tiles(kvl_tiles(m, kvl_tiles(m, TILE_M)), 16) * 16; /* even ones */
+    } else {
+        int64_t rows = m >= 4 * TILE_M_MANY ? TILE_M_MANY : TILE_M;
+        p.tile_m = kvl_tiles(kvl_tiles(m, kvl_tiles(m, rows)), 16) * 16; /* even ones */
+    }
     /* A thin product reads its large operand once and is bound by memory: its tiles are cut by the
      * elements of that operand, so that the thin side finds them in the cache. */
     int64_t thin = k > 0 ? THIN_ELEMENTS / k : THIN_ELEMENTS;
