@@ -11,6 +11,8 @@ kv.records = record.names
 kv.record_named = record.named
 
 kv.safetensors = core.safetensors
-for name, value in pairs(require 'kvlab.tensor') do kv[name] = value end
+for _, part in ipairs { 'kvlab.tensor', 'kvlab.primitives' } do
+  for name, value in pairs(require(part)) do kv[name] = value end
+end
 
 return kv

@@ -1,5 +1,6 @@
 /* lkvl.h - helpers of the binding. The binding checks arguments, calls the core and pushes results:
- * no mathematics here. Every open function adds its subtable to the module table on top of the stack. */
+ * no mathematics here. Every open function adds its subtable to the module table on top of the
+ * stack. */
 #ifndef lkvl_h
 #define lkvl_h
 
@@ -11,28 +12,35 @@
 /* Raises a Lua error with the message of a failed core call; never returns. */
 int kvl_raise(lua_State *L, const kvl_error *err);
 
-/* Opens one part of the module: creates a table of `funcs`, stores it as field `name` of the table on
- * top of the stack. */
+/* Opens one part of the module: creates a table of `funcs`, stores it as field `name` of the table
+ * on top of the stack. */
 void kvl_open_part(lua_State *L, const char *name, const luaL_Reg *funcs);
 
-/* The record of the kvlab.Plan at stack index `arg`; an argument error when it is something else. */
+/* The record of the kvlab.Plan at stack index `arg`; an argument error when it is something else.
+ */
 const kvl_record *kvl_check_plan(lua_State *L, int arg);
 
 void kvl_open_base(lua_State *L);
 void kvl_open_number(lua_State *L);
 void kvl_open_record(lua_State *L);
 
-/* --- tensors (ltensor.c) ---------------------------------------------------------------------------
- * A tensor object is a userdata with a kvl_tensor *; NULL means freed, or not yet made. Any call into
- * Lua that allocates may run finalizers, and a finalizer may free any tensor. So a binding function
- * first pushes its (still empty) results and turns numbers into operands, and only then takes
- * pointers with kvl_check_tensor, calls the core, and ends with kvl_done. */
+/* --- tensors (ltensor.c)
+ * --------------------------------------------------------------------------- A tensor object is a
+ * userdata with a kvl_tensor *; NULL means freed, or not yet made. Any call into Lua that allocates
+ * may run finalizers, and a finalizer may free any tensor. So a binding function first pushes its
+ * (still empty) results and turns numbers into operands, and only then takes pointers with
+ * kvl_check_tensor, calls the core, and ends with kvl_done. */
 #define KVL_TENSOR "kvlab.Tensor"
 
 void kvl_open_tensor(lua_State *L);
+void kvl_open_make(lua_State *L);
+void kvl_open_views(lua_State *L);
 void kvl_open_print(lua_State *L);
 void kvl_open_ops(lua_State *L);
 void kvl_open_safetensors(lua_State *L);
+void kvl_open_norm(lua_State *L);
+void kvl_open_attend(lua_State *L);
+void kvl_open_compress(lua_State *L);
 
 /* Pushes an empty tensor object; the core call fills the returned slot. */
 kvl_tensor **kvl_push_tensor(lua_State *L);
@@ -49,6 +57,22 @@ int64_t kvl_check_index(lua_State *L, int arg, int64_t size);
 /* Sizes from one table at `arg` or from integers there and after; returns the next argument. */
 int kvl_check_shape(lua_State *L, int arg, int *ndim, int64_t *shape);
 kvl_dtype kvl_opt_dtype(lua_State *L, int arg, kvl_dtype missing);
+/* Makes the value at `arg` (named `what` in errors) a float32 tensor whose channels, the last
+ * dimension, are neighbours; `packed`: without any gaps. A copy takes its place when it has to. */
+void kvl_to_rows(lua_State *L, int arg, const char *what, bool packed);
+/* The same for int32 ids, always packed. */
+void kvl_to_ids(lua_State *L, int arg, const char *what);
+/* The tensor at `arg` after that; an error when it was freed meanwhile. */
+kvl_tensor *kvl_named_tensor(lua_State *L, int arg, const char *what);
+
+/* Fields of a table of options (raw). kvl_key leaves the value on the stack and returns its
+ * place. */
+int kvl_key(lua_State *L, int table, const char *name);
+lua_Integer kvl_key_integer(lua_State *L, int table, const char *name, lua_Integer missing,
+                            lua_Integer low, lua_Integer high);
+lua_Number kvl_key_number(lua_State *L, int table, const char *name, lua_Number missing);
+bool kvl_key_flag(lua_State *L, int table, const char *name);
+
 /* Ends a function that leaves `results` values: raises the failure, or tells the collector about
  * the storages of the new tensors among them (without it a loop of temporaries grows without end,
  * because Lua sees only their small userdata). */
