@@ -17,11 +17,14 @@
 -- `shared` is what the layers of one pass publish: shared.cells[i], and for selecting layers shared.lists[i]
 -- (int32 [B, T, k], entries in ascending order, -1 for none) and shared.pools[i].
 -- Formulas: DeepSeek-V2 report 2.1 (MLA), V3.2 report 2.1 (indexer), V4 report 2.3 and V4.1 report 2.3.
+local cell = require 'kvlab.cell'
 local kernels = require 'kvlab.kernels'
+local layout = require 'kvlab.layout'
 local opts = require 'kvlab.options'
 local shape = require 'kvlab.shape'
 local tensor = require 'kvlab.tensor'
 local weights = require 'kvlab.weights'
+local width_rules = require 'kvlab.widths'
 
 local attention = {}
 
@@ -405,6 +408,29 @@ function class:forward(x, pos0, cell, shared, source, from)
   local p = self:project(x, pos0)
   return self:output(self:read(p, pos0, cell, shared), pos0, p.order)
 end
+
+-- A:full(x) -> y: a whole sequence x [B, T, D] from position 0, through tensors.
+function class:full(x)
+  local own = cell.of_tensors(self, x.shape[1])
+  return self:forward(x, 0, own, { cells = { own }, lists = {}, pools = {} })
+end
+
+-- kv.attention(l, widths, options) -> the attention of one layer by itself, which must own what it reads.
+-- options: those of attention.new; without weights, random ones from `seed` (1).
+function attention.single(l, widths, options)
+  options = options or {}
+  opts.check(options, { 'seed', 'weights', 'order', 'index_query' }, 'attention')
+  local L = layout.new { l }
+  if #L ~= 1 then error(('attention: expected one layer, got %d'):format(#L), 0) end
+  widths = width_rules.merge(nil, widths)
+  local own = options.weights or {}
+  if not options.weights then
+    for _, spec in ipairs(weights.of(shape.of(L, 1, widths))) do own[spec.name] = weights.random(spec, options.seed or 1) end
+  end
+  return attention.new(L, 1, widths, { weights = own, order = options.order, index_query = options.index_query })
+end
+
+function meta.__tostring(self) return ('kvlab.Attention: %s'):format(tostring(self.shape.layer)) end
 
 attention.class = class
 return attention

@@ -21,7 +21,9 @@ kv.record_named = record.named
 
 -- tensors
 kv.safetensors = core.safetensors
-for name, value in pairs(require 'kvlab.tensor') do kv[name] = kv[name] or value end
+for _, part in ipairs { 'kvlab.tensor', 'kvlab.kernels' } do
+  for name, value in pairs(require(part)) do kv[name] = value end
+end
 
 -- caches
 kv.pool = core.pool.new
@@ -37,6 +39,13 @@ kv.factors = count.factors
 kv.flops = require('kvlab.flops').layout
 kv.exact = require 'kvlab.exact'
 
+-- running
+local attention = require 'kvlab.attention'
+local model = require 'kvlab.model'
+local sequence = require 'kvlab.sequence'
+kv.attention = attention.single
+kv.model = model.new
+
 -- pictures, help, files
 kv.plot = require 'kvlab.plot'
 kv.json = require 'kvlab.json'
@@ -47,5 +56,12 @@ kv.help = require('kvlab.help').print
 kv.classes = { Layer = layer.class, Layout = layout.class, Record = record.class,
   Plan = core.record.plan_methods, Exact = kv.exact.class }
 for name, methods in pairs(core.pool.classes) do kv.classes[name] = methods end
+kv.classes.Tensor = core.tensor.methods
+kv.classes.RopeTable = core.norm.rope_methods
+kv.classes.Compressor = core.compress.methods
+kv.classes.SafeTensors = core.safetensors.methods
+kv.classes.Attention = attention.class
+kv.classes.Model = model.class
+kv.classes.Sequence = sequence.class
 
 return kv

@@ -5,27 +5,25 @@ local options = require 'kvlab.options'
 
 local kernels = {}
 
-local c = core.kernels
-
 -- rms_norm(x [, weight [, eps]]), layer_norm(x [, weight [, bias [, eps]]])
-function kernels.rms_norm(x, weight, eps) return c.rms_norm(x, weight, eps or 1e-6) end
-function kernels.layer_norm(x, weight, bias, eps) return c.layer_norm(x, weight, bias, eps or 1e-6) end
-kernels.hadamard = c.hadamard
+function kernels.rms_norm(x, weight, eps) return core.norm.rms_norm(x, weight, eps or 1e-6) end
+function kernels.layer_norm(x, weight, bias, eps) return core.norm.layer_norm(x, weight, bias, eps or 1e-6) end
+kernels.hadamard = core.norm.hadamard
 
 -- rope_freqs { channels =, theta =, yarn = { factor =, context =, beta_fast =, beta_slow = } }
 function kernels.rope_freqs(o)
   options.check(o, { 'channels', 'theta', 'yarn' }, 'rope_freqs')
   local yarn = o.yarn
-  if not yarn then return c.rope_freqs(o.channels, o.theta or 10000) end
+  if not yarn then return core.norm.rope_freqs(o.channels, o.theta or 10000) end
   options.check(yarn, { 'factor', 'context', 'beta_fast', 'beta_slow' }, 'rope_freqs: yarn')
-  return c.rope_freqs(o.channels, o.theta or 10000, yarn.factor, yarn.context, yarn.beta_fast or 32, yarn.beta_slow or 1)
+  return core.norm.rope_freqs(o.channels, o.theta or 10000, yarn.factor, yarn.context, yarn.beta_fast or 32, yarn.beta_slow or 1)
 end
 
 -- rope(x, freqs, { pos0 = | positions =, stride =, inverse =, first =, half_split = })
 function kernels.rope(x, freqs, o)
   o = o or {}
   options.check(o, { 'pos0', 'positions', 'stride', 'inverse', 'first', 'half_split' }, 'rope')
-  return c.rope(x, freqs, o.positions or o.pos0 or 0, o.stride or 1, o.inverse, o.first, o.half_split)
+  return core.norm.rope(x, freqs, o.positions or o.pos0 or 0, o.stride or 1, o.inverse, o.first, o.half_split)
 end
 
 local SOURCE = { 'rows', 'table', 'kind', 'counters', 'key_rows', 'value_rows', 'key', 'value', 'kv_heads', 'see',
@@ -36,7 +34,7 @@ function kernels.attend(o)
   options.check(o, { 'q', 'sources', 'sink', 'scale', 'pos0', 'value_width', 'lse' }, 'attend')
   if type(o.sources) ~= 'table' then error('attend: sources: expected a list of sources', 0) end
   for i, source in ipairs(o.sources) do options.check(source, SOURCE, ('attend: source %d'):format(i)) end
-  return c.attend(o.q, o.sources, o.sink, o.scale or 1, o.pos0 or 0, o.value_width or 0, o.lse)
+  return core.attend.attend(o.q, o.sources, o.sink, o.scale or 1, o.pos0 or 0, o.value_width or 0, o.lse)
 end
 
 -- index { q =, w =, keys = source, pos0 =, ratio =, k =, pool = list, build = { blocks =, block = }, scores = }
@@ -46,14 +44,14 @@ function kernels.index(o)
   options.check(o.keys, { 'rows', 'table', 'kind', 'counters' }, 'index: keys')
   local build = o.build or {}
   options.check(build, { 'blocks', 'block' }, 'index: build')
-  return c.index(o.q, o.w, o.keys, { pos0 = o.pos0, ratio = o.ratio, k = o.k, pool = o.pool, scores = o.scores,
+  return core.attend.index(o.q, o.w, o.keys, { pos0 = o.pos0, ratio = o.ratio, k = o.k, pool = o.pool, scores = o.scores,
     block = build.block, blocks = build.blocks })
 end
 
 -- compressor { ratio =, width =, overlap =, bias =, rollback =, batch = } -> Compressor
 function kernels.compressor(o)
   options.check(o, { 'ratio', 'width', 'overlap', 'bias', 'rollback', 'batch' }, 'compressor')
-  return c.compressor(o.ratio, o.width, o.overlap or false, o.bias, o.rollback or 0, o.batch or 1)
+  return core.compress.compressor(o.ratio, o.width, o.overlap or false, o.bias, o.rollback or 0, o.batch or 1)
 end
 
 return kernels

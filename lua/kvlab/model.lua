@@ -71,21 +71,6 @@ function model.parameters(L, widths, options)
   return list
 end
 
--- Random weights: matrices normal with 1/sqrt(inputs), norms one, biases and sinks zero-mean and small. Every
--- tensor has a seed of its own, so that a layout that gains a layer keeps the others.
-local function random_weight(spec, seed)
-  local n = 0
-  for at = 1, #spec.name do n = (n * 31 + spec.name:byte(at)) % 2147483647 end
-  local options = { seed = seed * 2147483647 + n }
-  for k, size in ipairs(spec.shape) do options[k] = size end
-  if spec.name:find('norm%.weight$') or spec.name:find('layernorm%.weight$') then
-    return tensor.ones(spec.shape)
-  end
-  local inputs = #spec.shape == 2 and not spec.name:find('ape$') and spec.shape[2]
-  options.std = inputs and inputs ^ -0.5 or 0.1
-  return tensor.random(options)
-end
-
 -- kv.model(L, widths, options) -> a model.
 -- options: seed (1) or weights (a table of tensors by checkpoint name); tied (false); ffn (intermediate_size; 0:
 -- none); order (MLA); quantisers (records main, index, window, index_query that the full-sequence form applies).
@@ -105,7 +90,7 @@ function model.new(L, widths, options)
       error(('model: the weight %s is missing'):format(spec.name), 0)
     end
     self.names[#self.names + 1] = spec.name
-    self.parameters[spec.name] = value or random_weight(spec, options.seed or 1)
+    self.parameters[spec.name] = value or weights.random(spec, options.seed or 1)
   end
   self.quantisers = {}
   for i = 1, #L do

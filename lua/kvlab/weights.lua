@@ -3,6 +3,8 @@
 -- Names and shapes are those of the released checkpoints (semantics: V2/V3 `self_attn.*`, V4/V4.1 `attn.*`),
 -- matrices [out, in], so that a released file, a golden vector and our own checkpoint read alike. The list is
 -- also what flops.lua counts: a weight that is missing here is neither made nor counted.
+local tensor = require 'kvlab.tensor'
+
 local weights = {}
 
 -- weights.of(s) -> a list of { name, shape } for the layer with shape s (kvlab.shape). A matrix also says what
@@ -105,6 +107,18 @@ function weights.of(s)
     end
   end
   return list
+end
+
+-- weights.random({ name, shape }, seed) -> a tensor: matrices normal with a deviation of 1/sqrt(inputs), norms one,
+-- sinks and biases small. Every name draws from a stream of its own, so that a model that gains a layer keeps the
+-- others.
+function weights.random(spec, seed)
+  if spec.name:find('norm%.weight$') then return tensor.ones(spec.shape) end
+  local hash = 0
+  for at = 1, #spec.name do hash = (hash * 31 + spec.name:byte(at)) % 2147483647 end
+  local inputs = #spec.shape == 2 and not spec.name:find('ape$') and spec.shape[2]
+  local drawn = { seed = seed * 2147483647 + hash, std = inputs and inputs ^ -0.5 or 0.1 }
+  return tensor.random(table.move(spec.shape, 1, #spec.shape, 1, drawn))
 end
 
 -- weights.prefix(s, i) -> what stands before the names of layer i (1-based) in a checkpoint.

@@ -118,7 +118,8 @@ static int t_topk(lua_State *L) {
     int order = luaL_checkoption(L, 3, "score", orders);
     kvl_tensor **ids = kvl_push_tensor(L), **scores = kvl_push_tensor(L);
     kvl_tensor *t = kvl_check_tensor(L, 1);
-    kvl_status status = kvl_tensor_topk(ids, scores, t, k, order == 1 ? KVL_BY_INDEX : KVL_BY_SCORE, &err);
+    kvl_status status = kvl_tensor_topk(ids, scores, t, k, order == 1 ? KVL_BY_INDEX : KVL_BY_SCORE,
+                                        &err);
     return kvl_done(L, status, &err, 2);
 }
 

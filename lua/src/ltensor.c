@@ -1,5 +1,7 @@
-/* ltensor.c - core.tensor: the Tensor object, constructors, views, element access. What is computed
- * on tensors is in lops.c, printing in lprint.c. The rules for safety are in lkvl.h. */
+/* ltensor.c - the Tensor object: its life, what the collector is told, reading and writing
+ * elements, and the helpers of all bindings of tensors. Constructors are in lmake.c, views in
+ * lviews.c, what is computed in lops.c, printing in lprint.c; they add to the method table here.
+ * The rules for safety are in lkvl.h. */
 #include "lkvl.h"
 
 #include <math.h>
@@ -72,13 +74,6 @@ int kvl_done(lua_State *L, kvl_status status, const kvl_error *err, int results)
 
 int kvl_done_view(lua_State *L, kvl_status status, const kvl_error *err) {
     return status == KVL_OK ? 1 : kvl_raise(L, err);
-}
-
-/* Reshape and contiguous may copy: `of` is what they were made of. */
-static int done_maybe(lua_State *L, kvl_status status, const kvl_error *err, kvl_tensor **made,
-                      kvl_tensor *of) {
-    if (status == KVL_OK && kvl_tensor_shares(*made, of)) return 1;
-    return kvl_done(L, status, err, 1);
 }
 
 void kvl_to_operand(lua_State *L, int arg) {
@@ -155,376 +150,6 @@ kvl_dtype kvl_opt_dtype(lua_State *L, int arg, kvl_dtype missing) {
     static const char *const names[] = {"float32", "int32", NULL};
     if (lua_isnoneornil(L, arg)) return missing;
     return luaL_checkoption(L, arg, NULL, names) == 1 ? KVL_INT32 : KVL_FLOAT32;
-}
-
-/* --- from Lua values ------------------------------------------------------------------------- */
-
-/* Follows the first elements of the table on top of the stack. */
-static int table_shape(lua_State *L, int64_t *shape) {
-    int ndim = 0;
-    lua_pushvalue(L, 1);
-    while (lua_type(L, -1) == LUA_TTABLE) {
-        if (ndim == KVL_MAX_DIMS)
-            luaL_argerror(L, 1, "tables are nested more than 8 deep (or contain themselves)");
-        shape[ndim] = (int64_t)lua_rawlen(L, -1);
-        bool empty = shape[ndim++] == 0;
-        lua_rawgeti(L, -1, 1);
-        lua_remove(L, -2);
-        if (empty) break;
-    }
-    lua_pop(L, 1);
-    return ndim;
-}
-
-/* "{2, 1}" for the place of an element, 1-based. */
-static const char *place_text(char text[KVL_SHAPE_TEXT], int depth, const int64_t *index) {
-    int64_t from_one[KVL_MAX_DIMS] = {0};
-    for (int i = 0; i < depth; i++)
-        from_one[i] = index[i] + 1;
-    return kvl_shape_text(text, depth, from_one);
-}
-
-/* Copies the (nested) table or number on top of the stack to element `at` and on; pops nothing. */
-static void fill_from(lua_State *L, kvl_tensor *t, int depth, int64_t *index, int64_t *at) {
-    char text[KVL_SHAPE_TEXT];
-    if (depth < t->ndim) {
-        if (lua_type(L, -1) != LUA_TTABLE || (int64_t)lua_rawlen(L, -1) != t->shape[depth]) {
-            if (lua_type(L, -1) == LUA_TTABLE)
-                luaL_error(L, "tensor: element %s has %d elements, its neighbours have %d",
-                           place_text(text, depth, index), (int)lua_rawlen(L, -1),
-                           (int)t->shape[depth]);
-            luaL_error(L, "tensor: element %s is a %s, its neighbours are tables",
-                       place_text(text, depth, index), luaL_typename(L, -1));
-        }
-        for (index[depth] = 0; index[depth] < t->shape[depth]; index[depth]++) {
-            lua_rawgeti(L, -1, index[depth] + 1);
-            fill_from(L, t, depth + 1, index, at);
-            lua_pop(L, 1);
-        }
-        return;
-    }
-    if (lua_type(L, -1) != LUA_TNUMBER) {
-        if (kvl_is_tensor(L, -1))
-            luaL_error(L, "tensor: element %s is a Tensor: join tensors with kv.stack or kv.cat",
-                       place_text(text, depth, index));
-        luaL_error(L, "tensor: element %s is a %s, expected a number",
-                   place_text(text, depth, index), luaL_typename(L, -1));
-    }
-    if ((*at & 0xfffff) == 0xfffff && kvl_cancelled()) luaL_error(L, "interrupted");
-    if (t->dtype == KVL_FLOAT32) {
-        kvl_tensor_f32(t)[(*at)++] = (float)lua_tonumber(L, -1);
-        return;
-    }
-    int ok;
-    lua_Integer i = lua_tointegerx(L, -1, &ok);
-    if (!ok || i < INT32_MIN || i > INT32_MAX)
-        luaL_error(L, "tensor: element %s is %s, which int32 cannot hold",
-                   place_text(text, depth, index), luaL_tolstring(L, -1, NULL));
-    kvl_tensor_i32(t)[(*at)++] = (int32_t)i;
-}
-
-/* tensor(value [, dtype]): value is a number, nested tables of numbers, or a tensor (copied). */
-static int l_tensor(lua_State *L) {
-    kvl_error err;
-    int64_t shape[KVL_MAX_DIMS], index[KVL_MAX_DIMS] = {0}, at = 0;
-    lua_settop(L, 2);
-    if (kvl_is_tensor(L, 1)) {
-        kvl_tensor **slot = kvl_push_tensor(L);
-        kvl_tensor *t = kvl_check_tensor(L, 1);
-        kvl_dtype dtype = kvl_opt_dtype(L, 2, t->dtype);
-        return kvl_done(L,
-                        dtype == t->dtype ? kvl_tensor_clone(slot, t, &err)
-                                          : kvl_tensor_cast(slot, t, dtype, &err),
-                        &err, 1);
-    }
-    if (lua_type(L, 1) != LUA_TNUMBER && lua_type(L, 1) != LUA_TTABLE)
-        return luaL_typeerror(L, 1, "number, table of numbers or Tensor");
-    kvl_dtype dtype = kvl_opt_dtype(L, 2, KVL_FLOAT32);
-    int ndim = table_shape(L, shape);
-    luaL_checkstack(L, KVL_MAX_DIMS + 4, NULL);
-    kvl_tensor **slot = kvl_push_tensor(L);
-    kvl_status status = kvl_tensor_new(slot, dtype, ndim, shape, &err);
-    if (status != KVL_OK) return kvl_raise(L, &err);
-    lua_pushvalue(L, 1);
-    if (kvl_tensor_numel(*slot) > 0) fill_from(L, *slot, 0, index, &at);
-    lua_pop(L, 1);
-    return kvl_done(L, KVL_OK, &err, 1);
-}
-
-/* zeros(sizes... [, dtype]) */
-static int l_zeros(lua_State *L) {
-    kvl_error err;
-    int64_t shape[KVL_MAX_DIMS];
-    int ndim, next = kvl_check_shape(L, 1, &ndim, shape);
-    kvl_dtype dtype = kvl_opt_dtype(L, next, KVL_FLOAT32);
-    kvl_tensor **slot = kvl_push_tensor(L);
-    return kvl_done(L, kvl_tensor_new(slot, dtype, ndim, shape, &err), &err, 1);
-}
-
-/* full(table of sizes, value [, dtype]) */
-static int l_full(lua_State *L) {
-    kvl_error err;
-    int64_t shape[KVL_MAX_DIMS];
-    int ndim;
-    luaL_checktype(L, 1, LUA_TTABLE);
-    kvl_check_shape(L, 1, &ndim, shape);
-    double value = luaL_checknumber(L, 2);
-    kvl_dtype dtype = kvl_opt_dtype(L, 3, KVL_FLOAT32);
-    kvl_tensor **slot = kvl_push_tensor(L);
-    return kvl_done(L, kvl_tensor_full(slot, dtype, ndim, shape, value, &err), &err, 1);
-}
-
-/* arange(n): 0 .. n-1; arange(first, last [, step]): as a for loop of Lua, last included. */
-static int l_arange(lua_State *L) {
-    kvl_error err;
-    double first = 0, last = luaL_checknumber(L, 1), step = 1;
-    bool integer = lua_isinteger(L, 1), one = lua_isnoneornil(L, 2);
-    if (one) {
-        last -= 1;
-    } else {
-        first = last;
-        last = luaL_checknumber(L, 2);
-        step = luaL_optnumber(L, 3, 1);
-        integer = integer && lua_isinteger(L, 2) && (lua_isnoneornil(L, 3) || lua_isinteger(L, 3));
-    }
-    luaL_argcheck(L, isfinite(first) && isfinite(last), one ? 1 : 2, "the range must be finite");
-    luaL_argcheck(L, isfinite(step) && step != 0, 3, "the step must be finite and not 0");
-    double count = floor((last - first) / step + 1);
-    luaL_argcheck(L, count < 9e15, one ? 1 : 2, "too many elements");
-    kvl_tensor **slot = kvl_push_tensor(L);
-    return kvl_done(L,
-                    kvl_tensor_arange(slot, integer ? KVL_INT32 : KVL_FLOAT32, first, step,
-                                      count > 0 ? (int64_t)count : 0, &err),
-                    &err, 1);
-}
-
-static int l_eye(lua_State *L) {
-    kvl_error err;
-    lua_Integer n = luaL_checkinteger(L, 1);
-    kvl_tensor **slot = kvl_push_tensor(L);
-    return kvl_done(L, kvl_tensor_eye(slot, n, &err), &err, 1);
-}
-
-/* tril(rows [, cols [, diagonal]]) */
-static int l_tril(lua_State *L) {
-    kvl_error err;
-    lua_Integer rows = luaL_checkinteger(L, 1), cols = luaL_optinteger(L, 2, rows);
-    lua_Integer diagonal = luaL_optinteger(L, 3, 0);
-    kvl_tensor **slot = kvl_push_tensor(L);
-    return kvl_done(L, kvl_tensor_tril_mask(slot, rows, cols, diagonal, &err), &err, 1);
-}
-
-/* cat(list, dim) and stack(list, dim): upvalue 1 says whether a dimension is added. */
-static int l_cat(lua_State *L) {
-    kvl_error err;
-    bool stack = lua_toboolean(L, lua_upvalueindex(1));
-    luaL_checktype(L, 1, LUA_TTABLE);
-    lua_settop(L, 2);
-    lua_Unsigned count = lua_rawlen(L, 1);
-    luaL_argcheck(L, count >= 1 && count <= 1000000, 1, "expected a list of 1 .. 1000000 tensors");
-    const kvl_tensor **list = lua_newuserdatauv(L, (size_t)count * sizeof *list, 0);
-    kvl_tensor *heads = stack ? lua_newuserdatauv(L, (size_t)count * sizeof *heads, 0) : NULL;
-    kvl_tensor **slot = kvl_push_tensor(L);
-    int dim = -1;
-    for (lua_Unsigned i = 0; i < count; i++) {
-        lua_rawgeti(L, 1, (lua_Integer)i + 1);
-        kvl_tensor **item = luaL_testudata(L, -1, KVL_TENSOR);
-        if (!item || !*item)
-            return luaL_argerror(L, 1,
-                                 lua_pushfstring(L, "element %d is %s", (int)i + 1,
-                                                 item ? "a freed tensor" : luaL_typename(L, -1)));
-        list[i] = *item;
-        lua_pop(L, 1);
-        if (i == 0) {
-            int ndim = list[0]->ndim + stack;
-            luaL_argcheck(L, ndim <= KVL_MAX_DIMS, 1, "the result has more than 8 dimensions");
-            dim = kvl_opt_dim(L, 2, ndim, 0);
-        }
-        if (!stack) continue;
-        if (list[i]->ndim != list[0]->ndim - (i > 0)) /* the first has the new dimension already */
-            return luaL_argerror(L, 1, "the tensors differ in their number of dimensions");
-        heads[i] = *list[i]; /* borrows the storage, with a dimension of size 1 put in */
-        for (int k = heads[i].ndim++; k > dim; k--) {
-            heads[i].shape[k] = heads[i].shape[k - 1];
-            heads[i].stride[k] = heads[i].stride[k - 1];
-        }
-        heads[i].shape[dim] = 1;
-        heads[i].stride[dim] = 1;
-        list[i] = &heads[i];
-    }
-    return kvl_done(L, kvl_tensor_cat(slot, list, (int64_t)count, dim, &err), &err, 1);
-}
-
-static int l_is_tensor(lua_State *L) {
-    lua_pushboolean(L, kvl_is_tensor(L, 1));
-    return 1;
-}
-
-/* --- views ----------------------------------------------------------------------------------- */
-
-/* t:slice(dim [, first [, last [, step]]]): 1-based, both ends included, negative from the end. */
-static int t_slice(lua_State *L) {
-    kvl_error err;
-    kvl_tensor *t = kvl_check_tensor(L, 1);
-    int dim = kvl_check_dim(L, 2, t->ndim);
-    int64_t size = t->shape[dim];
-    lua_Integer first = luaL_optinteger(L, 3, 1), last = luaL_optinteger(L, 4, size);
-    lua_Integer step = luaL_optinteger(L, 5, 1);
-    if (first < 0 && first >= -size) first += size + 1;
-    if (last < 0 && last >= -size - 1) last += size + 1;
-    luaL_argcheck(L, step >= 1, 5, "the step is 1 or more");
-    if (first < 1 || first > size + 1)
-        return luaL_argerror(L, 3,
-                             lua_pushfstring(L,
-                                             "first %I: there are 1 .. %I, or -1 for the last one",
-                                             (LUAI_UACINT)first, (LUAI_UACINT)size));
-    if (last < first - 1 || last > size)
-        return luaL_argerror(
-            L, 4,
-            lua_pushfstring(L, "last %I: expected %I (nothing) .. %I, or -1 for the end",
-                            (LUAI_UACINT)last, (LUAI_UACINT)(first - 1), (LUAI_UACINT)size));
-    int64_t count = last < first ? 0 : (last - first) / step + 1;
-    kvl_tensor **slot = kvl_push_tensor(L);
-    t = kvl_check_tensor(L, 1);
-    return kvl_done_view(L, kvl_tensor_slice(slot, t, dim, first - 1, count, step, &err), &err);
-}
-
-/* t:select(dim, index) */
-static int t_select(lua_State *L) {
-    kvl_error err;
-    kvl_tensor *t = kvl_check_tensor(L, 1);
-    int dim = kvl_check_dim(L, 2, t->ndim);
-    int64_t index = kvl_check_index(L, 3, t->shape[dim]);
-    kvl_tensor **slot = kvl_push_tensor(L);
-    t = kvl_check_tensor(L, 1);
-    return kvl_done_view(L, kvl_tensor_select(slot, t, dim, index, &err), &err);
-}
-
-/* t:transpose([a, b]): without arguments the last two dimensions. */
-static int t_transpose(lua_State *L) {
-    kvl_error err;
-    kvl_tensor *t = kvl_check_tensor(L, 1);
-    if (t->ndim < 2) return luaL_argerror(L, 1, "a transpose needs two dimensions");
-    int a = kvl_opt_dim(L, 2, t->ndim, t->ndim - 2), b = kvl_opt_dim(L, 3, t->ndim, t->ndim - 1);
-    kvl_tensor **slot = kvl_push_tensor(L);
-    t = kvl_check_tensor(L, 1);
-    return kvl_done_view(L, kvl_tensor_transpose(slot, t, a, b, &err), &err);
-}
-
-/* t:permute(dims...): dimension i of the result is dimension dims[i] of t. */
-static int t_permute(lua_State *L) {
-    kvl_error err;
-    kvl_tensor *t = kvl_check_tensor(L, 1);
-    int64_t list[KVL_MAX_DIMS];
-    int ndim, dims[KVL_MAX_DIMS];
-    kvl_check_shape(L, 2, &ndim, list);
-    if (ndim != t->ndim)
-        return luaL_argerror(L, 2,
-                             lua_pushfstring(L, "%d dimensions for a tensor of %d", ndim, t->ndim));
-    for (int i = 0; i < ndim; i++) {
-        if (list[i] == 0 || list[i] < -ndim || list[i] > ndim)
-            return luaL_argerror(
-                L, 2,
-                lua_pushfstring(L, "dimension %I: there are 1 .. %d, or -1 for the last one",
-                                (LUAI_UACINT)list[i], ndim));
-        dims[i] = (int)(list[i] > 0 ? list[i] - 1 : ndim + list[i]);
-    }
-    kvl_tensor **slot = kvl_push_tensor(L);
-    t = kvl_check_tensor(L, 1);
-    if (t->ndim != ndim) return luaL_argerror(L, 1, "the tensor changed");
-    return kvl_done_view(L, kvl_tensor_permute(slot, t, dims, &err), &err);
-}
-
-/* t:expand(sizes...): -1 keeps a size. */
-static int t_expand(lua_State *L) {
-    kvl_error err;
-    int64_t shape[KVL_MAX_DIMS];
-    int ndim;
-    kvl_check_tensor(L, 1);
-    kvl_check_shape(L, 2, &ndim, shape);
-    kvl_tensor **slot = kvl_push_tensor(L);
-    kvl_tensor *t = kvl_check_tensor(L, 1);
-    return kvl_done_view(L, kvl_tensor_expand(slot, t, ndim, shape, &err), &err);
-}
-
-/* t:reshape(sizes...): one may be -1. */
-static int t_reshape(lua_State *L) {
-    kvl_error err;
-    int64_t shape[KVL_MAX_DIMS];
-    int ndim;
-    kvl_check_tensor(L, 1);
-    kvl_check_shape(L, 2, &ndim, shape);
-    kvl_tensor **slot = kvl_push_tensor(L);
-    kvl_tensor *t = kvl_check_tensor(L, 1);
-    return done_maybe(L, kvl_tensor_reshape(slot, t, ndim, shape, &err), &err, slot, t);
-}
-
-static int t_flatten(lua_State *L) {
-    kvl_error err;
-    int64_t all = -1;
-    kvl_tensor **slot = kvl_push_tensor(L);
-    kvl_tensor *t = kvl_check_tensor(L, 1);
-    if (kvl_tensor_numel(t) == 0) all = 0;
-    return done_maybe(L, kvl_tensor_reshape(slot, t, 1, &all, &err), &err, slot, t);
-}
-
-/* t:squeeze(dim): drops a dimension of size 1. */
-static int t_squeeze(lua_State *L) {
-    kvl_error err;
-    kvl_tensor *t = kvl_check_tensor(L, 1);
-    int dim = kvl_check_dim(L, 2, t->ndim);
-    if (t->shape[dim] != 1)
-        return luaL_argerror(L, 2,
-                             lua_pushfstring(L, "dimension %d has size %I, only 1 can be dropped",
-                                             dim + 1, (LUAI_UACINT)t->shape[dim]));
-    kvl_tensor **slot = kvl_push_tensor(L);
-    t = kvl_check_tensor(L, 1);
-    return kvl_done_view(L, kvl_tensor_select(slot, t, dim, 0, &err), &err);
-}
-
-/* t:unsqueeze(dim): a new dimension of size 1 at that place. */
-static int t_unsqueeze(lua_State *L) {
-    kvl_error err;
-    kvl_tensor *t = kvl_check_tensor(L, 1);
-    if (t->ndim == KVL_MAX_DIMS) return luaL_argerror(L, 1, "the tensor has 8 dimensions already");
-    int dim = kvl_check_dim(L, 2, t->ndim + 1);
-    kvl_tensor **slot = kvl_push_tensor(L);
-    t = kvl_check_tensor(L, 1);
-    kvl_tensor *wide = NULL;
-    int64_t shape[KVL_MAX_DIMS] = {1};
-    int order[KVL_MAX_DIMS];
-    memcpy(shape + 1, t->shape, (size_t)t->ndim * sizeof *shape);
-    for (int i = 0; i <= t->ndim; i++)
-        order[i] = i < dim ? i + 1 : i == dim ? 0 : i;
-    kvl_status status = kvl_tensor_expand(&wide, t, t->ndim + 1, shape, &err);
-    if (status == KVL_OK) status = kvl_tensor_permute(slot, wide, order, &err);
-    kvl_tensor_free(wide);
-    return kvl_done_view(L, status, &err);
-}
-
-static int t_contiguous(lua_State *L) {
-    kvl_error err;
-    kvl_tensor **slot = kvl_push_tensor(L);
-    kvl_tensor *t = kvl_check_tensor(L, 1);
-    return done_maybe(L, kvl_tensor_contiguous(slot, t, &err), &err, slot, t);
-}
-
-static int t_clone(lua_State *L) {
-    kvl_error err;
-    kvl_tensor **slot = kvl_push_tensor(L);
-    kvl_tensor *t = kvl_check_tensor(L, 1);
-    return kvl_done(L, kvl_tensor_clone(slot, t, &err), &err, 1);
-}
-
-/* t:to(dtype) */
-static int t_to(lua_State *L) {
-    kvl_error err;
-    kvl_check_tensor(L, 1);
-    luaL_checkstring(L, 2);
-    kvl_dtype dtype = kvl_opt_dtype(L, 2, KVL_FLOAT32);
-    kvl_tensor **slot = kvl_push_tensor(L);
-    kvl_tensor *t = kvl_check_tensor(L, 1);
-    return done_maybe(L, kvl_tensor_cast(slot, t, dtype, &err), &err, slot, t);
 }
 
 /* --- elements -------------------------------------------------------------------------------- */
@@ -756,41 +381,18 @@ static int t_rows(lua_State *L) {
 }
 
 static const luaL_Reg methods[] = {
-    {"slice", t_slice},
-    {"select", t_select},
-    {"transpose", t_transpose},
-    {"permute", t_permute},
-    {"expand", t_expand},
-    {"reshape", t_reshape},
-    {"flatten", t_flatten},
-    {"squeeze", t_squeeze},
-    {"unsqueeze", t_unsqueeze},
-    {"contiguous", t_contiguous},
-    {"clone", t_clone},
-    {"to", t_to},
-    {"get", t_get},
-    {"set", t_set},
-    {"item", t_item},
-    {"totable", t_totable},
-    {"fill_", t_fill},
-    {"copy_", t_copy},
-    {"equal", t_equal},
-    {"shares", t_shares},
-    {"rows", t_rows},
-    {"is_contiguous", t_is_contiguous},
-    {"free", t_free},
-    {"close", t_free},
+    {"get", t_get},     {"set", t_set},
+    {"item", t_item},   {"totable", t_totable},
+    {"fill_", t_fill},  {"copy_", t_copy},
+    {"equal", t_equal}, {"shares", t_shares},
+    {"rows", t_rows},   {"is_contiguous", t_is_contiguous},
+    {"free", t_free},   {"close", t_free},
     {NULL, NULL},
 };
 
 static const luaL_Reg meta[] = {
     {"__gc", t_free},           {"__close", t_free}, {"__len", t_len},
     {"__newindex", t_newindex}, {NULL, NULL},
-};
-
-static const luaL_Reg functions[] = {
-    {"tensor", l_tensor}, {"zeros", l_zeros}, {"full", l_full},           {"arange", l_arange},
-    {"eye", l_eye},       {"tril", l_tril},   {"is_tensor", l_is_tensor}, {NULL, NULL},
 };
 
 void kvl_open_tensor(lua_State *L) {
@@ -807,14 +409,5 @@ void kvl_open_tensor(lua_State *L) {
     lua_pushcclosure(L, t_index, 1);
     lua_setfield(L, -3, "__index");
     lua_setfield(L, -2, "methods"); /* lops.c and lprint.c add to it */
-    lua_pop(L, 1);
-
-    kvl_open_part(L, "tensor", functions);
-    lua_getfield(L, -1, "tensor"); /* the part that was just opened */
-    for (int stack = 0; stack <= 1; stack++) {
-        lua_pushboolean(L, stack);
-        lua_pushcclosure(L, l_cat, 1);
-        lua_setfield(L, -2, stack ? "stack" : "cat");
-    }
     lua_pop(L, 1);
 }

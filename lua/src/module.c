@@ -13,10 +13,14 @@ int luaopen_kvlab_core(lua_State *L) {
     kvl_open_number(L);
     kvl_open_record(L);
     kvl_open_tensor(L);
+    kvl_open_make(L);
+    kvl_open_views(L);
     kvl_open_print(L);
     kvl_open_ops(L);
     kvl_open_pool(L);
     kvl_open_safetensors(L);
-    kvl_open_kernels(L);
+    kvl_open_norm(L);
+    kvl_open_attend(L);
+    kvl_open_compress(L);
     return 1;
 }
