@@ -179,22 +179,22 @@ function class:truncate(position, ratio)
   end
 end
 
--- What the cell holds, in bytes: `stored` rows, `rollback` rows of rings, `unused` slots and `alignment` of pages,
--- which add up to `allocated`; `state` of the compressors and what rollback adds to it.
+-- What the cell holds: stored_bytes of rows, rollback_bytes of rings, unused_bytes and alignment_bytes of pages, which
+-- add up to allocated_bytes; state_bytes of the compressors and state_rollback_bytes that rollback adds to them.
+local HELD = { 'stored_bytes', 'rollback_bytes', 'unused_bytes', 'alignment_bytes', 'allocated_bytes' }
+
 function class:stats()
-  local total = { stored = 0, rollback = 0, unused = 0, alignment = 0, allocated = 0, state = 0, state_rollback = 0 }
+  local total = { state_bytes = 0, state_rollback_bytes = 0 }
+  for _, key in ipairs(HELD) do total[key] = 0 end
   for _, name in ipairs(STORES) do
-    if self[name] then
-      local own = self[name].table:stats()
-      for _, key in ipairs { 'stored', 'rollback', 'unused', 'alignment', 'allocated' } do
-        total[key] = total[key] + own[key]
-      end
-    end
+    local own = self[name] and self[name].table:stats() or {}
+    for _, key in ipairs(HELD) do total[key] = total[key] + (own[key] or 0) end
   end
   for _, name in ipairs(STATES) do
-    if self[name] then
-      total.state = total.state + self[name]:state_bytes()
-      total.state_rollback = total.state_rollback + self[name]:rollback_bytes()
+    local state = self[name]
+    if state then
+      total.state_bytes = total.state_bytes + state:state_bytes()
+      total.state_rollback_bytes = total.state_rollback_bytes + state:rollback_bytes()
     end
   end
   return total
