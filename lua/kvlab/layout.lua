@@ -145,6 +145,14 @@ local function resolve(layers, cut)
 end
 
 local KNOWN = { 'name', 'encoder', 'decoder', 'widths', 'records', 'strict' }
+local RECORD_KEYS = { 'main', 'index', 'window', 'heads', 'latent', 'entry' } -- by role, or by what a row is
+
+local function copy(value)
+  if type(value) ~= 'table' then return value end
+  local out = {}
+  for key, inner in next, value do out[key] = copy(inner) end
+  return out
+end
 
 -- new(layers, cut, labels) -> layout. `layers` is a fresh list that the layout keeps.
 local function new(layers, cut, labels)
@@ -152,7 +160,7 @@ local function new(layers, cut, labels)
   local owner, selector = resolve(layers, cut)
   local self = setmetatable({}, meta)
   state[self] = { layers = layers, cut = cut, owner = owner, selector = selector,
-    name = labels.name, widths = labels.widths, records = labels.records }
+    name = labels.name, widths = copy(labels.widths), records = copy(labels.records) }
   return self
 end
 
@@ -164,6 +172,14 @@ local function label(spec)
   for _, key in ipairs { 'widths', 'records' } do
     if spec[key] ~= nil and type(spec[key]) ~= 'table' then
       error(('layout: %s = %s: expected a table'):format(key, tostring(spec[key])), 0)
+    end
+  end
+  for key in next, spec.records or {} do
+    local known = false
+    for _, name in ipairs(RECORD_KEYS) do known = known or name == key end
+    if not known then
+      error(("layout: records: unknown key '%s'%s; keys are %s"):format(tostring(key),
+        suggest.phrase(tostring(key), RECORD_KEYS), table.concat(RECORD_KEYS, ', ')), 0)
     end
   end
   return spec
@@ -239,7 +255,8 @@ function meta.__index(self, key)
   if class[key] then return class[key] end
   local own = state[self]
   if math.type(key) == 'integer' then return own.layers[key] end
-  if key == 'name' or key == 'widths' or key == 'records' then return own[key] end
+  if key == 'name' then return own.name end
+  if key == 'widths' or key == 'records' then return copy(own[key]) end -- a layout cannot be changed
   if key == 'cut' then return own.cut end
   return nil
 end
@@ -356,25 +373,25 @@ end
 -- L:called(i) -> "layer 3 (layer_id 2), reuse", the way messages name a layer.
 function class:called(i) return called(i, state[self].layers[index_of(self, i)]) end
 
--- L:classes() -> a list of { first =, count = }, and the entry of each layer: layers that are alike in themselves, their owner and their
--- selector, so that what holds for one holds for all. Counting visits classes, not layers.
-function class:classes()
+-- layout.classes(L) -> a list of { first =, count = }, and the entry of each layer: layers that are alike in
+-- themselves, their owner, their selector and its owner (whose pool it may search), so that what holds for one
+-- holds for all. Counting visits classes, not layers. The tables are the layout's own: they are for kvlab only.
+function layout.classes(self)
   local own = state[self]
   if own.classes then return own.classes, own.class_of end
   local list, seen = {}, {}
   local layers, owner, selector = own.layers, own.owner, own.selector
-  local id = layer.id
-  local ids, class_of = {}, {}
+  local ids, class_of = { [0] = 0 }, {}
   for i = 1, #layers do
-    ids[i] = id(layers[i])
-    local from, chosen = owner[i], selector[i]
-    local a = seen[ids[i]]
-    if not a then a = {} seen[ids[i]] = a end
-    local key = (from > 0 and ids[from] or 0) << 32 | (chosen > 0 and ids[chosen] or 0)
-    local entry = a[key]
+    ids[i] = layer.id(layers[i])
+    local chosen = selector[i]
+    local reads, selects = ids[i] << 32 | ids[owner[i]], ids[chosen] << 32 | ids[owner[chosen] or 0]
+    local a = seen[reads]
+    if not a then a = {} seen[reads] = a end
+    local entry = a[selects]
     if not entry then
       entry = { first = i, count = 0 }
-      a[key] = entry
+      a[selects] = entry
       list[#list + 1] = entry
     end
     entry.count = entry.count + 1
@@ -384,12 +401,19 @@ function class:classes()
   return list, class_of
 end
 
+-- L:classes() -> a list of { first =, count = }: the first layer of each kind of layer that there is, and how many.
+function class:classes()
+  local list = {}
+  for at, entry in ipairs((layout.classes(self))) do list[at] = { first = entry.first, count = entry.count } end
+  return list
+end
+
 -- L:warnings(widths) -> a list of texts. Tokens of an open block are readable only through the window, so a
 -- ratio above the window hides some of them until the block is complete. The worst query is the one just
 -- before that: ratio - 1 tokens are open, and the window shows its own.
 function class:warnings(widths)
   local list = {}
-  for _, entry in ipairs((self:classes())) do
+  for _, entry in ipairs((layout.classes(self))) do
     local i = entry.first
     local at = self:owner(i)
     local ratio = at and self[at].ratio or 1
