@@ -223,6 +223,11 @@ local function make(kind, changes, base)
       if changes.overlap then fail(kind, 'overlap needs K = V entries (form = entry), not %s', fields.form) end
       fields.overlap = false
     end
+  elseif fields.cache == 'share' and fields.pool then
+    if changes.pool then
+      fail(kind, 'pool does not apply: the owner of the cache builds the pool; here it can only be left, with pool = none')
+    end
+    fields.pool = nil
   elseif fields.cache == 'none' then
     if fields.select ~= 'none' then
       fail(kind, 'select = %s, but the layer has no cache to select from; use cache = own or share',

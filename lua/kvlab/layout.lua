@@ -147,10 +147,18 @@ end
 local KNOWN = { 'name', 'encoder', 'decoder', 'widths', 'records', 'strict' }
 local RECORD_KEYS = { 'main', 'index', 'window', 'heads', 'latent', 'entry' } -- by role, or by what a row is
 
-local function copy(value)
-  if type(value) ~= 'table' then return value end
+-- A copy of labels: values and, one level down, tables of values (rope_scaling).
+local function copy(t)
+  if not t then return nil end
   local out = {}
-  for key, inner in next, value do out[key] = copy(inner) end
+  for key, value in next, t do
+    if type(value) == 'table' then
+      out[key] = {}
+      for name, inner in next, value do out[key][name] = inner end
+    else
+      out[key] = value
+    end
+  end
   return out
 end
 

@@ -1,5 +1,6 @@
 -- widths.lua: the numbers of a model that its layout does not say, under the names of the released
 -- config.json files (semantics of each: docs/layouts.md). A plain table; layers may override some of them.
+local json = require 'kvlab.json'
 local suggest = require 'kvlab.suggest'
 
 local widths = {}
@@ -112,8 +113,9 @@ function widths.merge(base, changes, lenient)
   return merged
 end
 
--- widths.of_config(config) -> the changes that a parsed config.json makes. Nulls and what is not ours are left
--- out; the text part of a multimodal config counts.
+-- widths.of_config(config) -> the changes that a parsed config.json makes. A null takes the width away, what is
+-- not ours is left out, and the text part of a multimodal config counts. Heads that are not said follow the
+-- convention of these files: hidden_size / num_attention_heads wide, a key/value head for each query head.
 function widths.of_config(config)
   if type(config) ~= 'table' then error('widths: expected an object in the config file', 0) end
   if type(config.text_config) == 'table' then config = config.text_config end
@@ -130,7 +132,16 @@ function widths.of_config(config)
       end
     elseif type(value) == 'number' then
       changes[name], found = value, true
+    elseif value == json.null then
+      changes[name] = 'none'
     end
+  end
+  local D, H = tonumber(changes.hidden_size), tonumber(changes.num_attention_heads)
+  if H and (not changes.num_key_value_heads or changes.num_key_value_heads == 'none') then
+    changes.num_key_value_heads = H
+  end
+  if D and H and H > 0 and D % H == 0 and (not changes.head_dim or changes.head_dim == 'none') and not changes.kv_lora_rank then
+    changes.head_dim = D // H
   end
   if not found then
     error(('widths: none of the known widths is in this file; expected names such as %s, %s'):format('hidden_size',
