@@ -14,6 +14,7 @@ local suggest = require 'kvlab.suggest'
 local layout = {}
 
 local MAX_LAYERS = 1 << 22
+local MAX_DEPTH = 500 -- of groups inside each other
 local MAX_PERIOD = 64 -- the longest repeated group that printing looks for
 
 local class = {}
@@ -40,10 +41,32 @@ local function new_group(items, n)
   return self
 end
 
+-- A list with a hole would be a shorter list, and a field in it would do nothing: a variable that is nil by
+-- mistake, or group { full, times = 3 }, must not vanish. fields: the names that are allowed, or nil for none.
+local function check_list(list, where, fields)
+  local filled = 0
+  while rawget(list, filled + 1) ~= nil do filled = filled + 1 end
+  for key in next, list do
+    if math.type(key) == 'integer' then
+      if key < 1 or key > filled then
+        error(('%s: item %d of the list is missing (nil), but there is an item %d'):format(where, filled + 1, key), 0)
+      end
+    else
+      local known = false
+      for _, name in ipairs(fields or {}) do known = known or name == key end
+      if not known then
+        error(("%s: unknown field '%s'%s"):format(where, tostring(key), fields
+          and suggest.phrase(tostring(key), fields) or '; here stand only layers and groups'), 0)
+      end
+    end
+  end
+end
+
 -- group { swa, reuse * 5 } -> a group, to be repeated with * or put into a layout.
 function layout.group(items)
-  if type(items) ~= 'table' or layer.is(items) then items = { items } end
-  return new_group(items, 1)
+  if type(items) ~= 'table' or layer.is(items) or groups[items] then items = { items } end
+  check_list(items, 'group')
+  return new_group(table.move(items, 1, #items, 1, {}), 1)
 end
 
 local function repeated(a, b)
@@ -54,7 +77,9 @@ group_meta.__mul = repeated
 layer.meta.__mul = repeated
 
 -- Appends the layers of `item` (a layer, group, layout or list of these) to `out`.
-local function flatten(item, out, where)
+local function flatten(item, out, where, depth)
+  depth = (depth or 0) + 1
+  if depth > MAX_DEPTH then error(('layout: lists and groups are nested more than %d deep'):format(MAX_DEPTH), 0) end
   if layer.is(item) then
     if #out >= MAX_LAYERS then
       error(('%s: more than %d layers'):format(where, MAX_LAYERS), 0)
@@ -63,7 +88,7 @@ local function flatten(item, out, where)
   elseif groups[item] then
     local own = groups[item]
     local first = #out + 1
-    for _, inner in ipairs(own.items) do flatten(inner, out, where) end
+    for _, inner in ipairs(own.items) do flatten(inner, out, where, depth) end
     local last = #out
     local size = last - first + 1
     if size > 0 and own.times > (MAX_LAYERS - last) // size + 1 then
@@ -73,7 +98,8 @@ local function flatten(item, out, where)
   elseif state[item] then
     for _, inner in ipairs(state[item].layers) do flatten(inner, out, where) end
   elseif type(item) == 'table' and getmetatable(item) == nil then
-    for index, inner in ipairs(item) do flatten(inner, out, ('%s, item %d'):format(where, index)) end
+    check_list(item, where)
+    for index, inner in ipairs(item) do flatten(inner, out, ('%s, item %d'):format(where, index), depth) end
   else
     error(("%s: expected a layer such as kv.swa, or a group, got %s%s"):format(where, type(item),
       type(item) == 'string' and (" '%s'; text goes through kv.layout 'text'"):format(item) or ''), 0)
@@ -174,8 +200,8 @@ end
 
 local function label(spec)
   local name = spec.name
-  if name ~= nil and (type(name) ~= 'string' or name == '') then
-    error(('layout: name = %s: expected a text'):format(tostring(name)), 0)
+  if name ~= nil and (type(name) ~= 'string' or name == '' or name:find('%c')) then
+    error(('layout: name = %s: expected a text in one line'):format(tostring(name):gsub('%c', '?')), 0)
   end
   for _, key in ipairs { 'widths', 'records' } do
     if spec[key] ~= nil and type(spec[key]) ~= 'table' then
@@ -200,13 +226,7 @@ function layout.new(spec)
   if type(spec) ~= 'table' then
     error(('layout: expected a table of layers or a text, got %s'):format(type(spec)), 0)
   end
-  for key in pairs(spec) do
-    local known = math.type(key) == 'integer'
-    for _, name in ipairs(KNOWN) do known = known or key == name end
-    if not known then
-      error(("layout: unknown field '%s'%s"):format(tostring(key), suggest.phrase(tostring(key), KNOWN)), 0)
-    end
-  end
+  check_list(spec, 'layout', KNOWN)
   label(spec)
   local layers, cut = {}, nil
   if spec.encoder ~= nil or spec.decoder ~= nil then
