@@ -150,7 +150,7 @@ end
 function sandbox.describe(title, message, line)
   local at, rest = message:match('^%(layout%):(%d+): (.*)$')
   if at then line, message = at, rest end
-  message = printable(message:gsub('%(layout%):(%d+):', 'line %1:'))
+  message = printable(message:gsub('%(layout%):(%d+):', 'line %1:'):gsub('%s*\n%s*', ' '))
   return ('%s%s: %s'):format(title, line and ', line ' .. line or '', message)
 end
 

@@ -10,6 +10,7 @@
 -- Not expressible, because it is no KV cache of tokens: recurrent and convolution state (Mamba, gated delta net,
 -- KDA, LFM2: state of a fixed size that no token adds to), a second transposed copy of the latent (ik_llama.cpp
 -- mla=1), rows of local KV that several layers share (Gemma-3n's windows), and pages or pools of an engine.
+-- luacheck: no max line length
 local function gqa(n_layer, kv_heads, head_dim, more)
   local widths = { num_attention_heads = kv_heads, num_key_value_heads = kv_heads, head_dim = head_dim }
   for name, value in pairs(more or {}) do widths[name] = value end

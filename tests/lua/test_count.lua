@@ -285,7 +285,8 @@ local function record_for(c, r, fields, field, default, asked)
   return BYTES[asked or name](c, r)
 end
 
-local FORM = { mha = 'heads', mqa = 'heads', gqa = 'heads', mla = 'latent', dsa = 'latent', hca = 'entry', csa = 'entry',
+local FORM = { mha = 'heads', mqa = 'heads', gqa = 'heads', mla = 'latent', dsa = 'latent', hca = 'entry',
+  csa = 'entry',
   full = 'entry', swa = 'entry' }
 local RATIO = { hca = 128, csa = 4 }
 local ROW_DEFAULT = { heads = 'bf16', latent = 'bf16' }
@@ -293,7 +294,8 @@ local ROW_DEFAULT = { heads = 'bf16', latent = 'bf16' }
 -- One random valid layout: its text, its widths, the roles asked for, and the simulated layers.
 local function random_layout()
   local w = random_widths()
-  local asked = maybe(0.25) and { main = one { 'bf16', 'f32' }, window = 'fp16', index = one { 'bf16', 'index-fp8' } } or {}
+  local asked = maybe(0.25) and { main = one { 'bf16', 'f32' }, window = 'fp16', index = one { 'bf16',
+    'index-fp8' } } or {}
   local n = math.random(1, 14)
   local cut = n > 1 and maybe(0.4) and math.random(1, n - 1) or nil
   local texts, layers, forms, heads_of, pools = {}, {}, {}, {}, {}
@@ -422,6 +424,27 @@ function TestRandom:test_random_layouts()
     end
   end
   for what, n in pairs(kinds) do lu.assertTrue(n > 20, what .. ' was hardly drawn') end
+end
+
+-- Layers that look alike and share alike may still differ in the pool that their selector searched.
+function TestRandom:test_layers_are_alike_only_with_their_selectors_owner()
+  local L = kv.layout 'full{name=a} full{pool=1x1} reindex reuse{of=a} full reindex reuse{of=a}'
+  local rows = {}
+  local r = kv.count(L, { context = 1000 })
+  for i = 1, #L do rows[i] = count.layer(r, i).rows end
+  lu.assertEquals(rows, { 512, 512, 1, 1, 512, 512, 512 })
+end
+
+-- Rows of a shared cache and of the window stand in one softmax: what the owner changes, its readers follow.
+function TestRandom:test_rows_follow_the_owner()
+  local L = kv.layout 'mha{window=2} reuse full{head_dim=256} reuse'
+  local r = kv.count(L:labelled { widths = { num_attention_heads = 4, num_key_value_heads = 2, head_dim = 64,
+    sliding_window = 8, index_head_dim = 32, index_topk = 3 } }, { records = 'bf16' })
+  lu.assertEquals(tostring(count.layer(r, 2).fixed), tostring(2 * 4 * 2 * 64 * 2))
+  lu.assertEquals(tostring(count.layer(r, 4).fixed), tostring(8 * 256 * 2))
+  check.fails({ 'layer 2 (layer_id 1)', '64', '512', 'layer 1 (layer_id 0)' }, kv.count,
+    kv.layout 'full reuse{head_dim=64}')
+  check.fails({ 'layer 2', 'heads', 'entry' }, kv.count, kv.layout 'full reuse{form=heads}')
 end
 
 -- --- (4) factors ----------------------------------------------------------------------------------------

@@ -62,7 +62,8 @@ local V4_ROW = H * 2 * c
 local CASES = {
   case('mha', { { from = 1, by = 1, ratio = 1, window = 0, main = 1, token = D * H * (64 + 64 + 40)
     + H * 40 * D, row_cost = H * (64 + 40) } }),
-  case('gqa', { { from = 1, by = 1, ratio = 1, window = 0, main = 1, token = D * H * 64 + D * 2 * (64 + 40) + H * 40 * D,
+  case('gqa', { { from = 1, by = 1, ratio = 1, window = 0, main = 1,
+    token = D * H * 64 + D * 2 * (64 + 40) + H * 40 * D,
     row_cost = H * (64 + 40) } }),
   case('swa{form=heads,window=3}', { { window = 3, row = 1, token = D * H * 64 + D * 2 * (64 + 40) + H * 40 * D,
     row_cost = H * (64 + 40) } }),
@@ -85,7 +86,8 @@ local CASES = {
     { from = 2, by = 3, window = 6, row = 1, k = 5, pool = { 3, 4 }, scores = true, row_cost = V4_ROW,
       token = QUERY_V4 + INDEX_QUERY },
     { from = 2, by = 3, window = 6, row = 1, row_cost = V4_ROW, token = QUERY_V4 },
-    { from = 2, by = 5, window = 6, row = 1, k = 11, scores = true, row_cost = V4_ROW, token = QUERY_V4 + INDEX_QUERY } }),
+    { from = 2, by = 5, window = 6, row = 1, k = 11, scores = true, row_cost = V4_ROW,
+      token = QUERY_V4 + INDEX_QUERY } }),
   case('full/3{pool=2x3} reindex{topk=5} reindex{topk=40}', {
     { from = 1, by = 1, ratio = 3, window = 6, main = 1, index = 1, row = 1, width = c, k = 5, scores = true,
       row_cost = V4_ROW, token = QUERY_V4 + 2 * D * c + INDEX_QUERY, entry = c * dI },
@@ -149,14 +151,16 @@ local function mla(T, rows, pairs)
     expand = { projections = shared + rows * UP, attention = pairs * EXPANDED },
     absorb = { projections = shared + T * UP, attention = pairs * ABSORBED },
     -- Merged weights: from the query latent to H latents, and from H latents to the hidden state.
-    merged = { projections = T * (D * 48 + 48 * H * 16 + 48 * H * 32 + LATENT + H * 32 * D), attention = pairs * ABSORBED },
+    merged = { projections = T * (D * 48 + 48 * H * 16 + 48 * H * 32 + LATENT + H * 32 * D),
+      attention = pairs * ABSORBED },
   }
 end
 
 local function same(f, phase, want, where)
   for order, parts in pairs(want) do
     for part, value in pairs(parts) do
-      lu.assertEquals(tostring(f[phase][order][part]), tostring(value), ('%s %s %s %s'):format(where, phase, order, part))
+      lu.assertEquals(tostring(f[phase][order][part]), tostring(value), ('%s %s %s %s'):format(where, phase, order,
+        part))
     end
   end
 end
