@@ -146,8 +146,8 @@ local function resolve(spec, dims)
   end
   if rest and not dims.channels then fail(where, ': plan needs channels, the width of the entry') end
   if dims.channels and (dims.channels < sum or not rest and dims.channels ~= sum) then
-    fail(where, ': %s %d channels, plan was asked for %d', rest and 'its other fields take' or 'it holds', sum,
-      dims.channels)
+    fail(where, ': %s %d channels, plan was asked for %d', rest and 'its other fields take' or 'it holds',
+      sum, dims.channels)
   end
   local fields = {}
   for _, field in ipairs(spec.fields) do
@@ -224,7 +224,8 @@ end
 local function register(record)
   local name = record.name
   if builtin[name] then
-    error(("record '%s' is built in; choose another name, or take a copy with record:with{ name = ... }"):format(name), 0)
+    error(("record '%s' is built in; choose another name, or take a copy with record:with{ name = ... }")
+      :format(name), 0)
   end
   registry[name] = record
   return record

@@ -4,8 +4,8 @@
 -- Globals of the session live in an environment of their own, which also finds the standard globals and the
 -- fields of kv: `swa` is kv.swa. Ctrl-C stops what runs, or clears the line; Ctrl-D ends the session.
 --
--- With lua-readline the line is edited there, one key at a time: between keys this file waits itself
--- (core.base.wait_input), because a readline that waits would not give a line up on Ctrl-C.
+-- Where the readline library is there (core.readline), it edits the line one key at a time: between keys this
+-- file waits itself, because a readline that waits would not give a line up on Ctrl-C.
 local core = require 'kvlab.core'
 local preview = require 'kvlab.preview'
 local sandbox = require 'kvlab.sandbox'
@@ -212,35 +212,31 @@ local function plain_reader(terminal)
   end
 end
 
-local function readline_reader(readline, env, kv, recent)
-  readline.set_options { histfile = '', auto_add = false, completion = true }
-  for _, line in ipairs(recent) do readline.add_history(line) end
-  readline.set_complete_function(function(text, from, to)
-    local ok, names = pcall(repl.complete, text:sub(from, to), env, kv)
-    readline.set_completion_append_character('')
-    return ok and names or {}
-  end)
+local function editing_reader(recent)
+  local editor = core.readline
+  for _, line in ipairs(recent) do editor.add_history(line) end
   return function(prompt)
     io.stdout:flush()
-    local line, done
-    local function receive(text)
-      line, done = text, true
-      readline.handler_remove() -- before anything is printed: it gives the terminal back
-    end
-    readline.handler_install(prompt, receive)
-    while not done do
-      if base.wait_input() then
-        readline.read_char()
+    editor.begin(prompt)
+    while true do
+      local event, line = base.wait_input(), nil
+      if event == 'ready' then
+        line = editor.key()
+      elseif event == 'resumed' then
+        editor.renew()
       else
-        if readline.sigcleanup then readline.sigcleanup() end -- a search or a macro that was under way
-        readline.handler_remove()
+        editor.cancel()
         io.stdout:write('^C\n')
         return false
       end
+      if line then
+        if line:find('%S') then editor.add_history(line) end
+        return line
+      elseif line == false then
+        io.stdout:write('\n')
+        return nil
+      end
     end
-    if line and line:find('%S') then readline.add_history(line) end
-    if not line then io.stdout:write('\n') end
-    return line
   end
 end
 
@@ -256,8 +252,9 @@ function repl.run(kv)
     base.catch_interrupts(false)
     local recent
     remember, recent = open_history()
-    local has_readline, readline = pcall(require, 'readline')
-    if has_readline then read = readline_reader(readline, env, kv, recent) end
+    if core.readline.open(function(word) return repl.complete(word, env, kv) end) then
+      read = editing_reader(recent)
+    end
     io.stdout:write(('kvlab %s. help() shows what there is, Ctrl-D ends.\n'):format(core.version))
   end
   local good = true

@@ -16,6 +16,16 @@ local function real(value)
   return nil, 'a number above 0'
 end
 
+local function flag(value)
+  if type(value) == 'boolean' then return value end
+  return nil, 'true or false'
+end
+
+local function place(value)
+  if value == 'first' or value == 'last' then return value end
+  return nil, "'first' or 'last'"
+end
+
 local function scaling(value)
   if type(value) ~= 'table' then return nil, 'a table of YaRN settings' end
   local known = { 'factor', 'original_max_position_embeddings', 'beta_fast', 'beta_slow', 'mscale', 'mscale_all_dim' }
@@ -56,7 +66,11 @@ widths.FIELDS = {
   { 'rope_theta', real, 'RoPE base of layers without compression' },
   { 'compress_rope_theta', real, 'RoPE base of layers with compressed entries' },
   { 'rope_scaling', scaling, 'YaRN: factor, original_max_position_embeddings, beta_fast, beta_slow, ...' },
+  { 'rope_interleave', flag, 'rotate adjacent pairs (true, the default) or the two halves of the channels' },
   { 'rms_norm_eps', real, 'epsilon of the norms' },
+  { 'query_head_norm', flag, 'RMSNorm without weight on every query head (K = V layers of V4)' },
+  { 'index_rope', place, "rotated channels of the indexer: 'last', adjacent pairs (V4) or 'first', halves (V3.2)" },
+  { 'index_hadamard', flag, 'Hadamard rotation of index queries and keys (V3.2, V4)' },
 }
 local BY_NAME = {}
 widths.names = {}
@@ -87,26 +101,24 @@ local function contradictions(w)
   end
 end
 
--- widths.merge(base, changes [, lenient]) -> a checked table of its own. false or 'none' removes a width.
--- `lenient` skips unknown names: a whole config.json has many that are not ours.
-function widths.merge(base, changes, lenient)
+-- widths.merge(base, changes) -> a checked table of its own. 'none' removes a width.
+function widths.merge(base, changes)
   local merged = {}
   for name, value in pairs(base or {}) do merged[name] = value end
   for name, value in pairs(changes or {}) do
     local field = BY_NAME[name]
-    if not field and not lenient then
+    if not field then
       error(("widths: unknown width '%s'%s"):format(tostring(name), suggest.phrase(tostring(name), widths.names)), 0)
-    elseif field then
-      if value == false or value == 'none' then
-        merged[name] = nil
-      else
-        local checked, right = field[2](value)
-        if checked == nil then
-          error(('widths: %s = %s: expected %s'):format(name, type(value) == 'table' and '{...}' or tostring(value),
-            right), 0)
-        end
-        merged[name] = checked
+    end
+    if value == 'none' then
+      merged[name] = nil
+    else
+      local checked, right = field[2](value)
+      if checked == nil then
+        error(('widths: %s = %s: expected %s'):format(name, type(value) == 'table' and '{...}' or tostring(value),
+          right), 0)
       end
+      merged[name] = checked
     end
   end
   contradictions(merged)
@@ -157,7 +169,8 @@ function widths.of_pairs(text)
     local name, value = pair:match('^%s*([%w_]+)%s*=%s*(%S+)%s*$')
     if not name then error(("widths: '%s': expected NAME=NUMBER"):format(pair), 0) end
     if changes[name] ~= nil then error(('widths: %s is given twice'):format(name), 0) end
-    changes[name] = value == 'none' and 'none' or math.tointeger(tonumber(value)) or tonumber(value) or value
+    if value == 'true' or value == 'false' then changes[name] = value == 'true'
+    else changes[name] = math.tointeger(tonumber(value)) or tonumber(value) or value end
   end
   return changes
 end

@@ -9,6 +9,7 @@ int luaopen_kvlab_core(lua_State *L) {
     lua_pushliteral(L, KVL_VERSION);
     lua_setfield(L, -2, "version");
     kvl_open_base(L);
+    kvl_open_readline(L);
     kvl_open_number(L);
     kvl_open_record(L);
     return 1;

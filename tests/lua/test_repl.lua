@@ -150,14 +150,14 @@ end
 local Terminal = {}
 Terminal.__index = Terminal
 
--- start(options): a session on a pseudo-terminal. options.readline = false hides lua-readline.
+-- start(options): a session on a pseudo-terminal. options.readline = false hides the readline library.
 local function start(options)
   local self = setmetatable({ dir = directory(), seen = 0 }, Terminal)
   local launcher, fifo = self.dir .. '/launch.lua', self.dir .. '/keys'
   self.log = self.dir .. '/log'
   self.state = options.state or self.dir .. '/state'
   local file = assert(io.open(launcher, 'w'))
-  file:write(options.readline == false and "package.preload.readline = function() error 'hidden' end\n" or '',
+  file:write(options.readline == false and "require('kvlab.core').readline.open = function() return false end\n" or '',
     LAUNCHER)
   file:close()
   os.execute('mkfifo ' .. quote(fifo))
@@ -200,7 +200,7 @@ function Terminal:finish()
   return log
 end
 
-local has_readline = pcall(require, 'readline')
+local has_readline = require('kvlab.core').readline.open(function() end)
 
 TestTerminal = {}
 
@@ -238,12 +238,12 @@ end
 function TestTerminal:test_session_without_readline() session(false) end
 
 function TestTerminal:test_session_with_readline()
-  lu.skipIf(not has_readline, 'lua-readline is not installed')
+  lu.skipIf(not has_readline, 'the readline library is not installed')
   session(true)
 end
 
 function TestTerminal:test_readline_completes_and_recalls()
-  lu.skipIf(not has_readline, 'lua-readline is not installed')
+  lu.skipIf(not has_readline, 'the readline library is not installed')
   local state = directory()
   os.execute('mkdir ' .. quote(state .. '/kvlab'))
   local file = io.open(state .. '/kvlab/history', 'w')
