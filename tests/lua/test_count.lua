@@ -255,10 +255,11 @@ table.sort(RECORD_NAMES)
 local function random_widths()
   local w = {
     num_attention_heads = 8, num_key_value_heads = one { 1, 2, 4, 8 }, head_dim = one { 64, 128, 192 },
-    v_head_dim = one { false, 32, 64 }, qk_rope_head_dim = one { 16, 32 }, qk_nope_head_dim = 32,
+    qk_rope_head_dim = one { 16, 32 }, qk_nope_head_dim = 32,
     kv_lora_rank = one { 128, 256 }, index_head_dim = one { 32, 64, 128 }, index_n_heads = 2,
     index_topk = math.random(1, 20), sliding_window = math.random(1, 12), hidden_size = 64,
   }
+  if maybe(0.7) then w.v_head_dim = one { 32, 64 } end
   return w
 end
 
