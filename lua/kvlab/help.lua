@@ -2,7 +2,8 @@
 --
 -- A meta file is never executed, only read line by line. `---@within PLACE` says where its functions are: a
 -- module table (kv.json) or a class (Record, for methods). Each function is an entry: a block of `---` lines
--- (text, then "Example:" lines `expression  --> value`), `---@param`, `---@return` and the empty declaration.
+-- (text, then "Example:" lines `expression  --> value`), `---@param`, `---@return` and the empty declaration;
+-- a value is declared by `---@type TYPE` and `kv.name = ...`.
 -- Text before `---@within` describes the place. The same entries make docs/reference.md (scripts/gendoc.lua),
 -- and tests/lua/test_docs.lua compares them with what is really there and runs the examples.
 local core = require 'kvlab.core'
@@ -48,7 +49,7 @@ end
 
 -- parse(text, file) -> entries in the order of the file, {place = description lines}. An entry has name (in
 -- full: kv.json.encode, Record:plan), short, place, parameters (declared names), doc (lines), params and
--- returns (documented), examples ({code, expected}), file and line.
+-- returns (documented), examples ({code, expected}), file and line; type for a value.
 function help.parse(text, file)
   local entries, places, place, block, number = {}, {}, nil, new_block(), 0
   for line in (text .. '\n'):gmatch('(.-)\r?\n') do
@@ -56,6 +57,9 @@ function help.parse(text, file)
     local tag, rest = line:match('^%-%-%-@(%w+)%s*(.-)%s*$')
     local doc = line:match('^%-%-%- ?(.-)%s*$')
     local sign, short, parameters = line:match('^function%s+[%w_.]-([.:])([%w_]+)%s*%((.-)%)%s*end%s*$')
+    if block.type and not short then
+      sign, short, parameters = '.', line:match('^[%w_.]-%.([%w_]+)%s*=%s*%.%.%.%s*$'), ''
+    end
     if tag == 'within' then
       place = rest
       if #block.doc > 0 then places[place] = trim(block.doc) end
@@ -69,10 +73,12 @@ function help.parse(text, file)
     elseif tag == 'return' then
       local kind, about = split_type(rest)
       block.returns[#block.returns + 1] = { type = kind, text = about }
+    elseif tag == 'type' then
+      block.type = rest
     elseif not tag and doc then
       add_doc(block, doc)
     elseif short then
-      if not place then error(('%s:%d: a function before ---@within'):format(file, number), 0) end
+      if not place then error(('%s:%d: a declaration before ---@within'):format(file, number), 0) end
       block.name, block.short, block.place = place .. sign .. short, short, place
       block.parameters, block.file, block.line = {}, file, number
       for name in parameters:gmatch('[^%s,]+') do block.parameters[#block.parameters + 1] = name end
@@ -136,33 +142,34 @@ end
 
 -- --- what there really is ---------------------------------------------------------------------------
 
-local function callable(value)
-  local meta = type(value) == 'table' and debug.getmetatable(value)
+-- callable(value) -> is it a function, or a table or userdata that can be called?
+function help.callable(value)
+  local meta = type(value) ~= 'function' and debug.getmetatable(value)
   return type(value) == 'function' or (meta and rawget(meta, '__call') ~= nil) or false
 end
 
--- reachable(kv) -> {name = value}: every function and module a user can reach. Plain tables in kv are
+-- reachable(kv) -> {name = value}: every function, module and object a user can reach. Plain tables in kv are
 -- modules, a table that can be called is a function (and, with functions inside, a module too), kv.classes
 -- holds the method table of each class. Names that begin with `_` are private.
 function help.reachable(kv)
   local names, seen = {}, {}
+  for _, methods in pairs(kv.classes or {}) do seen[methods] = true end -- come below, under their class
   local function walk(module, place)
     if seen[module] then return end
     seen[module] = true
     names[place] = module
     for key, value in next, module do
       if type(key) == 'string' and not key:find('^_') and value ~= kv.classes then
-        if callable(value) then names[place .. '.' .. key] = value end
-        if type(value) == 'table' and (callable(value) or not debug.getmetatable(value)) then
-          walk(value, place .. '.' .. key)
-        end
+        local object = type(value) == 'table' and debug.getmetatable(value)
+        if object or help.callable(value) then names[place .. '.' .. key] = value end
+        if type(value) == 'table' and (help.callable(value) or not object) then walk(value, place .. '.' .. key) end
       end
     end
   end
   walk(kv, 'kv')
   for class, methods in pairs(kv.classes or {}) do
     for name, method in pairs(methods) do
-      if type(name) == 'string' and not name:find('^_') and callable(method) then
+      if type(name) == 'string' and not name:find('^_') and help.callable(method) then
         names[class .. ':' .. name] = method
       end
     end
@@ -208,6 +215,7 @@ end
 -- --- text for people --------------------------------------------------------------------------------
 
 function help.signature(entry)
+  if entry.type then return ('%s: %s'):format(entry.name, entry.type) end
   local results = {}
   for i, result in ipairs(entry.returns) do results[i] = result.type end
   return ('%s(%s)%s'):format(entry.name, table.concat(entry.parameters, ', '),
@@ -250,7 +258,8 @@ local function place_text(place)
   end
   for _, entry in ipairs(help.index().entries) do
     if entry.place == place then
-      local call = ('%s(%s)'):format(entry.short, table.concat(entry.parameters, ', '))
+      local call = entry.type and entry.short
+        or ('%s(%s)'):format(entry.short, table.concat(entry.parameters, ', '))
       lines[#lines + 1] = cut(('  %-26s %s'):format(call, first_sentence(entry.doc)))
     end
   end

@@ -36,7 +36,8 @@ kv.suggest = require 'kvlab.suggest'
 kv.help = require('kvlab.help').print
 
 -- The method table of each class, by name: for help, completion and the test of the documentation.
-kv.classes = { Layer = layer.class, Layout = layout.class, Record = record.class, Exact = kv.exact.class }
+kv.classes = { Layer = layer.class, Layout = layout.class, Record = record.class,
+  Plan = core.record.plan_methods, Exact = kv.exact.class }
 
 -- A misspelt name must not vanish: kv.layout { kv.swa, kv.ful } would be a shorter layout.
 setmetatable(kv, { __index = kv.suggest.strict(kv, 'kvlab has no') })

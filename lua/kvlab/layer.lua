@@ -223,11 +223,6 @@ local function make(kind, changes, base)
       if changes.overlap then fail(kind, 'overlap needs K = V entries (form = entry), not %s', fields.form) end
       fields.overlap = false
     end
-  elseif fields.cache == 'share' and fields.pool then
-    if changes.pool then
-      fail(kind, 'pool does not apply: the owner of the cache builds the pool; here it can only be left, with pool = none')
-    end
-    fields.pool = nil
   elseif fields.cache == 'none' then
     if fields.select ~= 'none' then
       fail(kind, 'select = %s, but the layer has no cache to select from; use cache = own or share',
@@ -237,6 +232,13 @@ local function make(kind, changes, base)
   end
   if fields.cache ~= 'none' and fields.select == 'none' then
     fail(kind, 'select = none, but cache = %s; use select = all, topk or share', fields.cache)
+  end
+  if fields.cache ~= 'own' and fields.pool then
+    if changes.pool then
+      fail(kind, 'pool = %s does not apply: an owner builds the pool, and a layer that searches its keys stays inside; '
+        .. 'only pool = none can be said here', show('pool', fields.pool))
+    end
+    fields.pool = nil
   end
   if fields.window == 'owner' and fields.cache ~= 'share' then fields.window = true end
 

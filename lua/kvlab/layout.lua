@@ -147,6 +147,10 @@ local function resolve(layers, cut)
             :format(called(i, l)), 0)
         end
       end
+      if l.form and l.form ~= layers[from].form then
+        error(('%s: form = %s, but %s stores rows of form %s; leave form open'):format(called(i, l), l.form,
+          called(from, layers[from]), layers[from].form), 0)
+      end
     end
     owner[i] = from
 
@@ -170,8 +174,9 @@ local function resolve(layers, cut)
   return owner, selector
 end
 
+-- What the records of a layout may be given for: a role, or a form of row (before the role, except for keys).
+local RECORDS_FOR = { 'main', 'index', 'window', 'heads', 'latent', 'entry' }
 local KNOWN = { 'name', 'encoder', 'decoder', 'widths', 'records', 'strict' }
-local RECORD_KEYS = { 'main', 'index', 'window', 'heads', 'latent', 'entry' } -- by role, or by what a row is
 
 -- A copy of labels: values and, one level down, tables of values (rope_scaling).
 local function copy(t)
@@ -208,12 +213,15 @@ local function label(spec)
       error(('layout: %s = %s: expected a table'):format(key, tostring(spec[key])), 0)
     end
   end
-  for key in next, spec.records or {} do
-    local known = false
-    for _, name in ipairs(RECORD_KEYS) do known = known or name == key end
-    if not known then
-      error(("layout: records: unknown key '%s'%s; keys are %s"):format(tostring(key),
-        suggest.phrase(tostring(key), RECORD_KEYS), table.concat(RECORD_KEYS, ', ')), 0)
+  local known = {}
+  for _, role in ipairs(RECORDS_FOR) do known[role] = true end
+  for role, record in pairs(spec.records or {}) do
+    if not known[role] then
+      error(("layout: records: unknown role '%s'%s"):format(tostring(role),
+        suggest.phrase(tostring(role), RECORDS_FOR)), 0)
+    end
+    if type(record) ~= 'string' then
+      error(('layout: records: %s = %s: expected the name of a record'):format(role, tostring(record)), 0)
     end
   end
   return spec

@@ -7,6 +7,7 @@
 local core = require 'kvlab.core'
 local options = require 'kvlab.options'
 local number = require 'kvlab.number'
+local suggest = require 'kvlab.suggest'
 
 local FIELD_KEYS = { 'channels', 'number', 'scale', 'block', 'place', 'ties', 'order', 'nibbles', 'pad',
   'scale_pad' }
@@ -336,9 +337,8 @@ end
 
 function record.named(name)
   if registry[name] then return registry[name] end
-  local near = options.nearest(name, record.names())
   error(("no record named '%s'%s; kv.records() lists them"):format(tostring(name),
-    near and (" - did you mean '%s'?"):format(near) or ''), 0)
+    suggest.phrase(tostring(name), record.names())), 0)
 end
 
 record.class = Record

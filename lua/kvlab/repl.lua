@@ -7,13 +7,13 @@
 -- Where the readline library is there (core.readline), it edits the line one key at a time: between keys this
 -- file waits itself, because a readline that waits would not give a line up on Ctrl-C.
 local core = require 'kvlab.core'
+local history = require 'kvlab.history'
 local preview = require 'kvlab.preview'
 local sandbox = require 'kvlab.sandbox'
 local base = core.base
 
 local repl = {}
 
-local HISTORY_LINES <const> = 1000 -- that come back in the next session; the file keeps all
 local CHUNK <const> = '=input'
 
 -- --- evaluating -------------------------------------------------------------------------------------
@@ -149,58 +149,19 @@ function repl.complete(word, env, kv)
   return names
 end
 
--- --- history ----------------------------------------------------------------------------------------
-
-local function history_path()
-  local state, home = os.getenv('XDG_STATE_HOME'), os.getenv('HOME')
-  if state and state:sub(1, 1) == '/' then return state .. '/kvlab/history' end
-  return home and home ~= '' and home .. '/.local/state/kvlab/history' or nil
-end
-
--- open_history() -> a function that appends a line, the last lines of the sessions before. A line is in the
--- file before it is run. What cannot be written is said once, and the session goes on.
-local function open_history()
-  local path = history_path()
-  if not path then return function() end, {} end
-  local noted = false
-  local function note(why)
-    if not noted then io.stderr:write('the history is not kept: ', tostring(why), '\n') end
-    noted = true
-  end
-  for at in path:gmatch('()/') do
-    if at > 1 then
-      local ok, why = base.make_dir(path:sub(1, at - 1))
-      if not ok then note(why) break end
-    end
-  end
-  local lines = {}
-  local old = io.open(path, 'rb')
-  if old and old:read(0) then
-    for line in old:lines() do lines[#lines + 1] = line end
-  end
-  if old then old:close() end
-  local recent = table.move(lines, math.max(1, #lines - HISTORY_LINES + 1), #lines, 1, {})
-  return function(line)
-    if noted or not line:find('%S') then return end
-    local file, why = io.open(path, 'ab')
-    local ok = file and file:write(line, '\n')
-    if file then
-      local closed, problem = file:close()
-      ok, why = ok and closed, problem
-    end
-    if not ok then note(why or path) end
-  end, recent
-end
-
 -- --- reading lines ----------------------------------------------------------------------------------
--- A reader is a function(prompt) -> line, nil at the end of the input, or false after Ctrl-C.
+-- A reader is a function(prompt) -> line, nil at the end of the input, or false when the line was given up.
 
 local function plain_reader(terminal)
   return function(prompt)
     if terminal then
-      io.stdout:write(prompt)
-      io.stdout:flush()
-      if not base.wait_input() then
+      local event
+      repeat
+        io.stdout:write(prompt)
+        io.stdout:flush()
+        event = base.wait_input()
+      until event ~= 'resumed'
+      if event == 'interrupted' then
         io.stdout:write('\n')
         return false
       end
@@ -226,7 +187,7 @@ local function editing_reader(recent)
         editor.renew()
       else
         editor.cancel()
-        io.stdout:write('^C\n')
+        io.stdout:write('\n')
         return false
       end
       if line then
@@ -251,7 +212,7 @@ function repl.run(kv)
   if terminal then
     base.catch_interrupts(false)
     local recent
-    remember, recent = open_history()
+    remember, recent = history.open()
     if core.readline.open(function(word) return repl.complete(word, env, kv) end) then
       read = editing_reader(recent)
     end

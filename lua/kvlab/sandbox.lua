@@ -143,6 +143,7 @@ function sandbox.load(name, text, env)
   text = text:gsub('^\xef\xbb\xbf', ''):gsub('^#[^\n]*', '')
   local chunk, message = load(text, CHUNK, 't', env)
   if chunk then return chunk end
+  if message == OUT_OF_MEMORY then error(message, 0) end -- nothing is wrong with the text
   return nil, sandbox.describe(title, message)
 end
 

@@ -78,10 +78,9 @@ function shape.of(L, i, widths)
     out.main = row(L:form(owner), of_owner, L:called(owner))
     if own.keys then out.index = { channels = of_owner 'index_head_dim' } end
     local mine = owner == i and out.main or row(out.form, get, at)
-    if out.form ~= L:form(owner) or mine.key ~= out.main.key or mine.value ~= out.main.value then
-      error(('%s: its rows would be %d values wide (%s), but it reads those of %s, which are %d (%s); leave out the '
-        .. 'fields that change them'):format(at, mine.channels, out.form, L:called(owner), out.main.channels,
-        L:form(owner)), 0)
+    if mine.key ~= out.main.key or mine.value ~= out.main.value then
+      error(('%s: its rows would be %d values wide, but it reads those of %s, which are %d; leave out the fields that '
+        .. 'change them'):format(at, mine.channels, L:called(owner), out.main.channels), 0)
     end
   end
   if out.index then

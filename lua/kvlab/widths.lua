@@ -148,12 +148,11 @@ function widths.of_config(config)
       changes[name] = 'none'
     end
   end
-  local D, H = tonumber(changes.hidden_size), tonumber(changes.num_attention_heads)
-  if H and (not changes.num_key_value_heads or changes.num_key_value_heads == 'none') then
-    changes.num_key_value_heads = H
-  end
-  if D and H and H > 0 and D % H == 0 and (not changes.head_dim or changes.head_dim == 'none') and not changes.kv_lora_rank then
-    changes.head_dim = D // H
+  local function number_of(name) return type(changes[name]) == 'number' and changes[name] > 0 and changes[name] end
+  local heads, hidden = number_of 'num_attention_heads', number_of 'hidden_size'
+  if heads and not number_of 'num_key_value_heads' then changes.num_key_value_heads = heads end
+  if heads and hidden and not number_of 'head_dim' and not number_of 'kv_lora_rank' and hidden % heads == 0 then
+    changes.head_dim = hidden // heads
   end
   if not found then
     error(('widths: none of the known widths is in this file; expected names such as %s, %s'):format('hidden_size',

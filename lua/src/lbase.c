@@ -55,6 +55,8 @@ static volatile sig_atomic_t interrupt_seen;       /* since the last clear_inter
 static volatile sig_atomic_t interrupt_unanswered; /* signals since anybody noticed one */
 static struct timespec interrupt_first;            /* the time of the first of these */
 
+static volatile sig_atomic_t resumed; /* SIGCONT: a stopped session goes on */
+
 static void interrupt_forget(void) {
     if (interrupt_state) lua_sethook(interrupt_state, NULL, 0, 0);
     interrupt_seen = interrupt_unanswered = 0;
@@ -114,19 +116,45 @@ static void on_interrupt(int signo) {
     if (interrupt_armed) set_interrupt_hook();
 }
 
+static void on_resume(int signo) {
+    (void)signo;
+    resumed = 1;
+}
+
+/* The Lua state is closing: from here on the handler would write into freed memory. */
+static int release_interrupts(lua_State *L) {
+    (void)L;
+    signal(SIGINT, SIG_DFL);
+    signal(SIGCONT, SIG_DFL);
+    interrupt_state = NULL;
+    interrupt_armed = 0;
+    return 0;
+}
+
 /* catch_interrupts([everywhere = true]): from now on Ctrl-C raises the Lua error "interrupted" in
  * the running code instead of ending the process; with false only in code that interruptible()
  * runs. Called once by a front end, never by the library. */
 static int base_catch_interrupts(lua_State *L) {
     struct sigaction act;
-    lua_rawgeti(L, LUA_REGISTRYINDEX, LUA_RIDX_MAINTHREAD);
-    interrupt_state = lua_tothread(L, -1); /* lives as long as the Lua state */
-    lua_pop(L, 1);
+    if (!interrupt_state) {
+        lua_newuserdatauv(L, 0, 0); /* its finalizer runs when the state closes */
+        lua_createtable(L, 0, 1);
+        lua_pushcfunction(L, release_interrupts);
+        lua_setfield(L, -2, "__gc");
+        lua_setmetatable(L, -2);
+        lua_rawsetp(L, LUA_REGISTRYINDEX, (const void *)&interrupt_state);
+        lua_rawgeti(L, LUA_REGISTRYINDEX, LUA_RIDX_MAINTHREAD);
+        interrupt_state = lua_tothread(L, -1);
+        lua_pop(L, 1);
+    }
     interrupt_armed = lua_isnoneornil(L, 1) || lua_toboolean(L, 1);
     memset(&act, 0, sizeof act);
     act.sa_handler = on_interrupt; /* no SA_RESTART: a waiting read returns */
     sigemptyset(&act.sa_mask);
     sigaction(SIGINT, &act, NULL);
+    act.sa_handler = on_resume;
+    act.sa_flags = SA_RESTART;
+    sigaction(SIGCONT, &act, NULL);
     return 0;
 }
 
@@ -168,16 +196,20 @@ static int base_clear_interrupt(lua_State *L) {
     return 1;
 }
 
-/* wait_input() -> boolean: waits for something to read from stdin (or its end): true. A Ctrl-C ends
- * the waiting and is forgotten: false. Blocked until the wait begins, it cannot slip in between. */
+/* wait_input() -> "ready" | "interrupted" | "resumed": waits for something to read from stdin, or
+ * its end. A Ctrl-C ends the waiting and is forgotten; blocked until the wait begins, it cannot
+ * slip in between. After Ctrl-Z and fg the terminal may have other settings, which an editor has to
+ * renew. */
 static int base_wait_input(lua_State *L) {
     sigset_t block, old;
     fd_set input;
     int ready = 0;
     sigemptyset(&block);
     sigaddset(&block, SIGINT);
+    sigaddset(&block, SIGCONT);
     sigprocmask(SIG_BLOCK, &block, &old);
-    while (!interrupt_seen && ready <= 0) {
+    resumed = 0;
+    while (!interrupt_seen && !resumed && ready <= 0) {
         FD_ZERO(&input);
         FD_SET(0, &input);
         ready = pselect(1, &input, NULL, NULL, NULL, &old);
@@ -186,7 +218,7 @@ static int base_wait_input(lua_State *L) {
     bool interrupted = interrupt_seen;
     if (interrupted) interrupt_forget();
     sigprocmask(SIG_SETMASK, &old, NULL);
-    lua_pushboolean(L, !interrupted);
+    lua_pushstring(L, interrupted ? "interrupted" : ready > 0 ? "ready" : "resumed");
     return 1;
 }
 
@@ -214,6 +246,7 @@ static int base_with_memory_limit(lua_State *L) {
     lua_Integer bytes = luaL_checkinteger(L, 1);
     luaL_argcheck(L, bytes > 0, 1, "expected a positive number of bytes");
     luaL_checkany(L, 2);
+    lua_gc(L, LUA_GCCOLLECT); /* garbage from before must not count as room when it goes */
     limit.alloc = lua_getallocf(L, &limit.ud);
     limit.left = bytes;
     lua_setallocf(L, limited_alloc, &limit);

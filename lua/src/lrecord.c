@@ -329,4 +329,8 @@ void kvl_open_record(lua_State *L) {
     lua_setfield(L, -2, "__metatable");
     lua_pop(L, 1);
     kvl_open_part(L, "record", record_funcs);
+    lua_getfield(L, -1, "record"); /* a copy of the methods, for kv.classes */
+    luaL_newlib(L, plan_methods);
+    lua_setfield(L, -2, "plan_methods");
+    lua_pop(L, 1);
 }

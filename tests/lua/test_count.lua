@@ -445,7 +445,6 @@ function TestRandom:test_rows_follow_the_owner()
   lu.assertEquals(tostring(count.layer(r, 4).fixed), tostring(8 * 256 * 2))
   check.fails({ 'layer 2 (layer_id 1)', '64', '512', 'layer 1 (layer_id 0)' }, kv.count,
     kv.layout 'full reuse{head_dim=64}')
-  check.fails({ 'layer 2', 'heads', 'entry' }, kv.count, kv.layout 'full reuse{form=heads}')
 end
 
 -- --- (4) factors ----------------------------------------------------------------------------------------

@@ -164,6 +164,8 @@ local ERRORS = {
   { 'layer{cache=own,select=none}', 'select = none' }, { 'swa{select=all}', 'no cache to select from' },
   { 'swa ; swa', 'column 5' }, { '\0', 'column 1' }, { 'gqa{keys=entry,select=topk}', 'keys = entry' },
   { 'csa{keys=input}', 'keys = input' }, { ('['):rep(1000) .. 'swa', 'nested' }, { 'swa\xff', 'column 4' },
+  { 'gqa reuse{form=entry}', 'layer 2 (layer_id 1)', 'layer 1', 'form heads' },
+  { 'full{pool=4x2} reindex{pool=8x2}', 'pool = 8x2 does not apply', 'pool = none' },
 }
 
 function TestText:test_errors_name_the_place_and_the_remedy()
@@ -180,6 +182,8 @@ function TestText:test_errors_of_the_lua_form()
   check.fails('both', layout, { swa, encoder = { swa }, decoder = { swa } })
   check.fails('decoder = nil', layout, { encoder = { swa } })
   check.fails('a layer each', layout, { encoder = { swa }, decoder = {} })
+  check.fails({ "unknown role 'mian'", "'main'" }, layout, { swa, records = { mian = 'bf16' } })
+  check.fails('records: main = 3', layout, { swa, records = { main = 3 } })
   check.fails("unknown layer kind 'x'", require('kvlab.layer').new, 'x', {})
   check.fails({ 'layer 2', 'layers 1 to 1' }, function() return layout 'swa':with(2, swa) end)
   check.fails('expected a layer', function() return layout 'swa':with(1, 5) end)
@@ -270,6 +274,16 @@ function TestChecks:test_presets()
   lu.assertEquals(kinds 'v4-pro', { csa = 30, hca = 31 })
   lu.assertEquals(kinds 'v4.1-flash', { swa = 2, full = 4, reindex = 4, reuse = 30 })
   check.fails({ "unknown preset 'v4flash'", "'v4-flash'" }, kv.preset, 'v4flash')
+end
+
+-- A config.json leaves out what transformers derives; nothing may come from another model instead.
+function TestChecks:test_widths_of_a_config()
+  local of_config = require('kvlab.widths').of_config
+  local w = of_config { hidden_size = 8192, num_attention_heads = 64, num_key_value_heads = 8 }
+  lu.assertEquals({ w.head_dim, w.num_key_value_heads }, { 128, 8 })
+  w = of_config { hidden_size = 8192, num_attention_heads = 64, head_dim = 256 }
+  lu.assertEquals({ w.head_dim, w.num_key_value_heads }, { 256, 64 })
+  lu.assertNil(of_config({ hidden_size = 7168, num_attention_heads = 128, kv_lora_rank = 512 }).head_dim)
 end
 
 function TestChecks:test_a_million_layers()

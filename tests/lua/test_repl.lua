@@ -176,7 +176,9 @@ end
 
 function Terminal:wait(text)
   for _ = 1, 400 do
-    local from, to = slurp(self.log):find(text, self.seen + 1, true)
+    local log = slurp(self.log)
+    if #log > 1000000 then error('the session prints without end: ' .. log:sub(-200), 2) end
+    local from, to = log:find(text, self.seen + 1, true)
     if from then
       self.seen = to
       return

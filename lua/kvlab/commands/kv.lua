@@ -190,7 +190,8 @@ local function text_of(result, options)
   local lines = {}
   if result.layout.name then lines[1] = result.layout.name end
   lines[#lines + 1] = tostring(result.layout)
-  lines[#lines + 1] = ('%s layers, %s tokens cached'):format(number(#result.layout), number(result.context))
+  lines[#lines + 1] = ('%s layer%s, %s tokens cached'):format(number(#result.layout),
+    #result.layout == 1 and '' or 's', number(result.context))
   lines[#lines + 1] = ''
   append(lines, factor_lines(result))
   append(lines, formulas(result))
