@@ -124,15 +124,17 @@ function sandbox.environment(facade)
   for name, value in pairs(kv) do
     if env[name] == nil then env[name] = value end
   end
-  -- A misspelt kind must not vanish: kv.layout { swa, ful } would be a shorter layout. What Lua itself has and
-  -- a layout file has not is nil, as in any restricted Lua.
-  local function strict(t, what, missing)
-    local meta = { __index = suggest.strict(t, what, missing) }
+  -- A misspelt kind must not vanish: kv.layout { swa, ful } would be a shorter layout. A global that resembles
+  -- nothing of kvlab's, or that Lua has and a layout file has not, is nil as ever.
+  local function strict(t, meta)
     own[meta] = true
     setmetatable(t, meta)
   end
-  strict(kv, 'kvlab has no')
-  strict(env, 'there is no', _G)
+  strict(kv, { __index = suggest.strict(kv, 'kvlab has no') })
+  strict(env, { __index = function(_, name)
+    local near = _G[name] == nil and suggest.phrase(name, kv) or ''
+    if near ~= '' then error(("there is no '%s'%s"):format(name, near), 2) end
+  end })
   return env
 end
 

@@ -70,11 +70,11 @@ function suggest.phrase(word, names)
   return name and ("; did you mean '%s'?"):format(name) or ''
 end
 
--- strict(t, what [, missing]) -> an __index for the table t that raises what, the name and the nearest one for a
--- name that is not there. A name of the set `missing` is nil nevertheless.
-function suggest.strict(t, what, missing)
+-- strict(t, what) -> an __index for the table t that raises what, the name and the nearest one for a name that is
+-- not there.
+function suggest.strict(t, what)
   return function(_, name)
-    if type(name) ~= 'string' or missing and missing[name] ~= nil then return nil end
+    if type(name) ~= 'string' then return nil end
     error(("%s '%s'%s"):format(what, name, suggest.phrase(name, t)), 2)
   end
 end
