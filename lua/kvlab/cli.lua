@@ -124,8 +124,9 @@ function cli.main(words)
   local debugging = false
   for _, word in ipairs(words) do debugging = debugging or word == '--debug' end
   local function job()
+    while words[1] == '--debug' do words = table.move(words, 2, #words, 1, {}) end
     local name = words[1]
-    if name == nil or name == '--debug' then return require('kvlab.repl').run(require 'kvlab') end
+    if name == nil then return require('kvlab.repl').run(require 'kvlab') end
     if name == '--version' then print(require('kvlab')._VERSION) return end
     if name == '--help' or name == '-h' then name = 'help' end
     if name == '-e' then

@@ -8,6 +8,7 @@
 -- All results are exact (kvlab.exact). Layers that are alike are counted once and multiplied, so a million
 -- layers cost no more than their distinct ones.
 local exact = require 'kvlab.exact'
+local layout = require 'kvlab.layout'
 local presets = require 'kvlab.presets'
 local shape = require 'kvlab.shape'
 local suggest = require 'kvlab.suggest'
@@ -152,7 +153,7 @@ function count.layout(L, options)
   local store = { bytes_per_token = exact(0), fixed_bytes = exact(0), state_bytes = exact(0),
     state_bytes_most = exact(0), total_bytes = exact(0) }
   local read = { selected_bytes = exact(0), window_bytes = exact(0), index_bytes = exact(0) }
-  for _, entry in ipairs((L:classes())) do
+  for _, entry in ipairs((layout.classes(L))) do
     local c = count_layer(L, entry.first, widths, asked, deployed, N, access)
     local n = entry.count
     c.count = n
@@ -185,7 +186,7 @@ end
 
 -- count.layer(result, i) -> the numbers of layer i (1-based).
 function count.layer(result, i)
-  local _, class_of = result.layout:classes()
+  local _, class_of = layout.classes(result.layout)
   return result.by_class[class_of[i]]
 end
 

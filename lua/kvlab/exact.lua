@@ -182,10 +182,13 @@ function class:tonumber()
     if math.type(n) == 'integer' then return n end
   end
   local whole, rest = divide(self.n, self.d)
-  -- Twenty digits after the point settle the rounding of the float; strings are read correctly rounded.
-  local scale = natural(10000000000)
-  local fraction = divide(multiply(rest, multiply(scale, scale)), self.d)
-  return tonumber(('%s.%s'):format(digits(whole), ('0'):rep(20 - #digits(fraction)) .. digits(fraction)))
+  -- Three limbs after those that may be zero settle the rounding of the float; strings are read correctly
+  -- rounded.
+  local limbs = 4 + math.max(0, #self.d - #self.n)
+  local scale = { [limbs + 1] = 1 }
+  for i = 1, limbs do scale[i] = 0 end
+  local fraction = digits((divide(multiply(rest, scale), self.d)))
+  return tonumber(('%s.%s'):format(digits(whole), ('0'):rep(limbs * DIGITS - #fraction) .. fraction))
 end
 
 -- Raw text for the JSON writer: whole numbers with every digit, others as the nearest float.

@@ -82,6 +82,13 @@ local function pair_cost(s, order)
   return H * (2 * rank + rope)
 end
 
+-- Rows that the last T of N queries read in all, once each: the entries, and the window rows they reach.
+local function rows_reached(c, N, T)
+  local window = c.shape.window
+  local reached = window > 0 and (T < N - window and T + window - 1 or N) or 0
+  return exact(c.entries) + reached
+end
+
 -- Projections of `queries` queries over `positions` cached rows, with `entries` entries finished on the way.
 local function projections(s, order, queries, positions, entries)
   local sum = exact(0)
@@ -122,7 +129,7 @@ function flops.layout(result)
       add_parts(decode, { projections = projections(s, order, exact(1), exact(rows), exact(finished)),
         attention = exact(pair) * rows, indexing = exact(key) * c.scored }, c.count)
       local keys_all, rows_all = prefill_visits(c, L, widths, N, result.access)
-      add_parts(prefill, { projections = projections(s, order, exact(N), exact(N), exact(c.entries)),
+      add_parts(prefill, { projections = projections(s, order, exact(N), rows_reached(c, N, N), exact(c.entries)),
         attention = rows_all * pair, indexing = keys_all * key }, c.count)
     end
     for _, parts in ipairs { decode, prefill } do
@@ -142,7 +149,7 @@ function flops.layout(result)
         local _, before = prefill_visits(latent, L, widths, N - T, result.access)
         pairs_read = all - before
       end
-      return up * N + pairs_read * pair_cost(s, 'expand') < up * T + pairs_read * pair_cost(s, 'absorb')
+      return up * rows_reached(latent, N, T) + pairs_read * pair_cost(s, 'expand') < up * T + pairs_read * pair_cost(s, 'absorb')
     end
     if wins(N) then
       local low, high = 1, N
@@ -166,6 +173,5 @@ function flops.layout(result)
   end
   return out
 end
-
 
 return flops

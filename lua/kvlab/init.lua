@@ -64,4 +64,7 @@ kv.classes.Attention = attention.class
 kv.classes.Model = model.class
 kv.classes.Sequence = sequence.class
 
+-- A misspelt name must not vanish: kv.layout { kv.swa, kv.ful } would be a shorter layout.
+setmetatable(kv, { __index = kv.suggest.strict(kv, 'kvlab has no') })
+
 return kv

@@ -14,6 +14,7 @@ local suggest = require 'kvlab.suggest'
 local layout = {}
 
 local MAX_LAYERS = 1 << 22
+local MAX_DEPTH = 500 -- of groups inside each other
 local MAX_PERIOD = 64 -- the longest repeated group that printing looks for
 
 local class = {}
@@ -40,10 +41,32 @@ local function new_group(items, n)
   return self
 end
 
+-- A list with a hole would be a shorter list, and a field in it would do nothing: a variable that is nil by
+-- mistake, or group { full, times = 3 }, must not vanish. fields: the names that are allowed, or nil for none.
+local function check_list(list, where, fields)
+  local filled = 0
+  while rawget(list, filled + 1) ~= nil do filled = filled + 1 end
+  for key in next, list do
+    if math.type(key) == 'integer' then
+      if key < 1 or key > filled then
+        error(('%s: item %d of the list is missing (nil), but there is an item %d'):format(where, filled + 1, key), 0)
+      end
+    else
+      local known = false
+      for _, name in ipairs(fields or {}) do known = known or name == key end
+      if not known then
+        error(("%s: unknown field '%s'%s"):format(where, tostring(key), fields
+          and suggest.phrase(tostring(key), fields) or '; here stand only layers and groups'), 0)
+      end
+    end
+  end
+end
+
 -- group { swa, reuse * 5 } -> a group, to be repeated with * or put into a layout.
 function layout.group(items)
-  if type(items) ~= 'table' or layer.is(items) then items = { items } end
-  return new_group(items, 1)
+  if type(items) ~= 'table' or layer.is(items) or groups[items] then items = { items } end
+  check_list(items, 'group')
+  return new_group(table.move(items, 1, #items, 1, {}), 1)
 end
 
 local function repeated(a, b)
@@ -54,7 +77,9 @@ group_meta.__mul = repeated
 layer.meta.__mul = repeated
 
 -- Appends the layers of `item` (a layer, group, layout or list of these) to `out`.
-local function flatten(item, out, where)
+local function flatten(item, out, where, depth)
+  depth = (depth or 0) + 1
+  if depth > MAX_DEPTH then error(('layout: lists and groups are nested more than %d deep'):format(MAX_DEPTH), 0) end
   if layer.is(item) then
     if #out >= MAX_LAYERS then
       error(('%s: more than %d layers'):format(where, MAX_LAYERS), 0)
@@ -63,7 +88,7 @@ local function flatten(item, out, where)
   elseif groups[item] then
     local own = groups[item]
     local first = #out + 1
-    for _, inner in ipairs(own.items) do flatten(inner, out, where) end
+    for _, inner in ipairs(own.items) do flatten(inner, out, where, depth) end
     local last = #out
     local size = last - first + 1
     if size > 0 and own.times > (MAX_LAYERS - last) // size + 1 then
@@ -73,7 +98,8 @@ local function flatten(item, out, where)
   elseif state[item] then
     for _, inner in ipairs(state[item].layers) do flatten(inner, out, where) end
   elseif type(item) == 'table' and getmetatable(item) == nil then
-    for index, inner in ipairs(item) do flatten(inner, out, ('%s, item %d'):format(where, index)) end
+    check_list(item, where)
+    for index, inner in ipairs(item) do flatten(inner, out, ('%s, item %d'):format(where, index), depth) end
   else
     error(("%s: expected a layer such as kv.swa, or a group, got %s%s"):format(where, type(item),
       type(item) == 'string' and (" '%s'; text goes through kv.layout 'text'"):format(item) or ''), 0)
@@ -152,20 +178,35 @@ end
 local RECORDS_FOR = { 'main', 'index', 'window', 'heads', 'latent', 'entry' }
 local KNOWN = { 'name', 'encoder', 'decoder', 'widths', 'records', 'strict' }
 
+-- A copy of labels: values and, one level down, tables of values (rope_scaling).
+local function copy(t)
+  if not t then return nil end
+  local out = {}
+  for key, value in next, t do
+    if type(value) == 'table' then
+      out[key] = {}
+      for name, inner in next, value do out[key][name] = inner end
+    else
+      out[key] = value
+    end
+  end
+  return out
+end
+
 -- new(layers, cut, labels) -> layout. `layers` is a fresh list that the layout keeps.
 local function new(layers, cut, labels)
   if #layers == 0 then error('a layout needs at least one layer', 0) end
   local owner, selector = resolve(layers, cut)
   local self = setmetatable({}, meta)
   state[self] = { layers = layers, cut = cut, owner = owner, selector = selector,
-    name = labels.name, widths = labels.widths, records = labels.records }
+    name = labels.name, widths = copy(labels.widths), records = copy(labels.records) }
   return self
 end
 
 local function label(spec)
   local name = spec.name
-  if name ~= nil and (type(name) ~= 'string' or name == '') then
-    error(('layout: name = %s: expected a text'):format(tostring(name)), 0)
+  if name ~= nil and (type(name) ~= 'string' or name == '' or name:find('%c')) then
+    error(('layout: name = %s: expected a text in one line'):format(tostring(name):gsub('%c', '?')), 0)
   end
   for _, key in ipairs { 'widths', 'records' } do
     if spec[key] ~= nil and type(spec[key]) ~= 'table' then
@@ -193,13 +234,7 @@ function layout.new(spec)
   if type(spec) ~= 'table' then
     error(('layout: expected a table of layers or a text, got %s'):format(type(spec)), 0)
   end
-  for key in pairs(spec) do
-    local known = math.type(key) == 'integer'
-    for _, name in ipairs(KNOWN) do known = known or key == name end
-    if not known then
-      error(("layout: unknown field '%s'%s"):format(tostring(key), suggest.phrase(tostring(key), KNOWN)), 0)
-    end
-  end
+  check_list(spec, 'layout', KNOWN)
   label(spec)
   local layers, cut = {}, nil
   if spec.encoder ~= nil or spec.decoder ~= nil then
@@ -256,7 +291,8 @@ function meta.__index(self, key)
   if class[key] then return class[key] end
   local own = state[self]
   if math.type(key) == 'integer' then return own.layers[key] end
-  if key == 'name' or key == 'widths' or key == 'records' then return own[key] end
+  if key == 'name' then return own.name end
+  if key == 'widths' or key == 'records' then return copy(own[key]) end -- a layout cannot be changed
   if key == 'cut' then return own.cut end
   return nil
 end
@@ -373,25 +409,25 @@ end
 -- L:called(i) -> "layer 3 (layer_id 2), reuse", the way messages name a layer.
 function class:called(i) return called(i, state[self].layers[index_of(self, i)]) end
 
--- L:classes() -> a list of { first =, count = }, and the entry of each layer: layers that are alike in themselves, their owner and their
--- selector, so that what holds for one holds for all. Counting visits classes, not layers.
-function class:classes()
+-- layout.classes(L) -> a list of { first =, count = }, and the entry of each layer: layers that are alike in
+-- themselves, their owner, their selector and its owner (whose pool it may search), so that what holds for one
+-- holds for all. Counting visits classes, not layers. The tables are the layout's own: they are for kvlab only.
+function layout.classes(self)
   local own = state[self]
   if own.classes then return own.classes, own.class_of end
   local list, seen = {}, {}
   local layers, owner, selector = own.layers, own.owner, own.selector
-  local id = layer.id
-  local ids, class_of = {}, {}
+  local ids, class_of = { [0] = 0 }, {}
   for i = 1, #layers do
-    ids[i] = id(layers[i])
-    local from, chosen = owner[i], selector[i]
-    local a = seen[ids[i]]
-    if not a then a = {} seen[ids[i]] = a end
-    local key = (from > 0 and ids[from] or 0) << 32 | (chosen > 0 and ids[chosen] or 0)
-    local entry = a[key]
+    ids[i] = layer.id(layers[i])
+    local chosen = selector[i]
+    local reads, selects = ids[i] << 32 | ids[owner[i]], ids[chosen] << 32 | ids[owner[chosen] or 0]
+    local a = seen[reads]
+    if not a then a = {} seen[reads] = a end
+    local entry = a[selects]
     if not entry then
       entry = { first = i, count = 0 }
-      a[key] = entry
+      a[selects] = entry
       list[#list + 1] = entry
     end
     entry.count = entry.count + 1
@@ -401,12 +437,19 @@ function class:classes()
   return list, class_of
 end
 
+-- L:classes() -> a list of { first =, count = }: the first layer of each kind of layer that there is, and how many.
+function class:classes()
+  local list = {}
+  for at, entry in ipairs((layout.classes(self))) do list[at] = { first = entry.first, count = entry.count } end
+  return list
+end
+
 -- L:warnings(widths) -> a list of texts. Tokens of an open block are readable only through the window, so a
 -- ratio above the window hides some of them until the block is complete. The worst query is the one just
 -- before that: ratio - 1 tokens are open, and the window shows its own.
 function class:warnings(widths)
   local list = {}
-  for _, entry in ipairs((self:classes())) do
+  for _, entry in ipairs((layout.classes(self))) do
     local i = entry.first
     local at = self:owner(i)
     local ratio = at and self[at].ratio or 1

@@ -22,7 +22,7 @@ local CHUNK <const> = '=input'
 function repl.environment(kv)
   local env = setmetatable({}, { __index = function(_, name)
     local value = _G[name] -- first: a field of kv never hides `table` or `type`
-    if value == nil then value = kv[name] end
+    if value == nil then value = rawget(kv, name) end
     return value
   end })
   env._G, env.kv = env, kv

@@ -59,10 +59,9 @@ local function without(t, ...)
   return result
 end
 
--- The functions that look through a metatable or past it, for one environment.
-local function table_access()
-  local own = setmetatable({}, { __mode = 'k' }) -- metatables that the file has set
-
+-- The functions that look through a metatable or past it, for one environment. own: the metatables that the
+-- file has set, or may see.
+local function table_access(own)
   local function check(t, what)
     local meta = type(t) == 'table' and debug.getmetatable(t)
     if meta and not own[meta] then
@@ -104,7 +103,8 @@ end
 -- does not hide one of them. `require 'kvlab'` gives the facade.
 function sandbox.environment(facade)
   local kv = copy(facade, {})
-  local env = table_access()
+  local own = setmetatable({}, { __mode = 'k' })
+  local env = table_access(own)
   for _, name in ipairs { 'assert', 'error', 'ipairs', 'rawequal', 'select', 'tonumber', 'tostring', 'type',
     '_VERSION' } do
     env[name] = _G[name]
@@ -124,6 +124,17 @@ function sandbox.environment(facade)
   for name, value in pairs(kv) do
     if env[name] == nil then env[name] = value end
   end
+  -- A misspelt kind must not vanish: kv.layout { swa, ful } would be a shorter layout. A global that resembles
+  -- nothing of kvlab's, or that Lua has and a layout file has not, is nil as ever.
+  local function strict(t, meta)
+    own[meta] = true
+    setmetatable(t, meta)
+  end
+  strict(kv, { __index = suggest.strict(kv, 'kvlab has no') })
+  strict(env, { __index = function(_, name)
+    local near = _G[name] == nil and suggest.phrase(name, kv) or ''
+    if near ~= '' then error(("there is no '%s'%s"):format(name, near), 2) end
+  end })
   return env
 end
 
@@ -142,7 +153,7 @@ end
 function sandbox.describe(title, message, line)
   local at, rest = message:match('^%(layout%):(%d+): (.*)$')
   if at then line, message = at, rest end
-  message = printable(message:gsub('%(layout%):(%d+):', 'line %1:'))
+  message = printable(message:gsub('%(layout%):(%d+):', 'line %1:'):gsub('%s*\n%s*', ' '))
   return ('%s%s: %s'):format(title, line and ', line ' .. line or '', message)
 end
 

@@ -5,11 +5,18 @@ local record = require 'kvlab.record'
 
 local shape = {}
 
+-- What a row is made of. A layer joins the rows of a shared cache with those of its own window in one softmax,
+-- so where it says nothing itself, these are its owner's.
+local OF_ROW = { num_key_value_heads = true, head_dim = true, v_head_dim = true, qk_rope_head_dim = true,
+  kv_lora_rank = true }
+
 -- get(name): the layer's own width or the model's; raises with the layer and what to give.
 local function reader(L, i, widths)
   local l = L[i]
+  local owner = l.cache == 'share' and L[L:owner(i)]
   return function(name, optional)
     local value = layer.get(l, name)
+    if value == nil and owner and OF_ROW[name] then value = layer.get(owner, name) end
     if value == nil then value = widths[name] end
     if value == nil and not optional then
       error(('%s: the width %s is missing; give it with --widths %s=NUMBER or in the widths of the layout')
@@ -70,6 +77,11 @@ function shape.of(L, i, widths)
     out.ratio = own.ratio
     out.main = row(L:form(owner), of_owner, L:called(owner))
     if own.keys then out.index = { channels = of_owner 'index_head_dim' } end
+    local mine = owner == i and out.main or row(out.form, get, at)
+    if mine.key ~= out.main.key or mine.value ~= out.main.value then
+      error(('%s: its rows would be %d values wide, but it reads those of %s, which are %d; leave out the fields that '
+        .. 'change them'):format(at, mine.channels, L:called(owner), out.main.channels), 0)
+    end
   end
   if out.index then
     out.index.rotary = math.min(get('qk_rope_head_dim', true) or 0, out.index.channels)

@@ -31,7 +31,9 @@ local function looks_like_path(word) return word:find('%.lua$') or word:find('%.
 -- this order.
 function source.layout(word)
   if presets.has(word) then return presets.load(word), 'preset' end
-  if looks_like_path(word) and not word:find('[%[%]|*%s]') and not layer.KINDS[word:match('^%a*')] or exists(word) then
+  local kind = layer.KINDS[word:lower()] -- `swa` is a layer, also beside a folder of that name
+  if not kind and exists(word)
+    or looks_like_path(word) and not word:find('[%[%]|*%s]') and not layer.KINDS[word:match('^%a*')] then
     local result = sandbox.run(word, facade())
     if not layout.is(result) then
       error(("layout file '%s': it returns %s, not a layout; end it with: return kv.layout { ... }")

@@ -70,6 +70,15 @@ function suggest.phrase(word, names)
   return name and ("; did you mean '%s'?"):format(name) or ''
 end
 
+-- strict(t, what) -> an __index for the table t that raises what, the name and the nearest one for a name that is
+-- not there.
+function suggest.strict(t, what)
+  return function(_, name)
+    if type(name) ~= 'string' then return nil end
+    error(("%s '%s'%s"):format(what, name, suggest.phrase(name, t)), 2)
+  end
+end
+
 -- list(names) -> "a, b and c" in alphabetical order; "nothing" for no names.
 function suggest.list(names)
   local list = name_list(names)

@@ -1,5 +1,6 @@
 -- widths.lua: the numbers of a model that its layout does not say, under the names of the released
 -- config.json files (semantics of each: docs/layouts.md). A plain table; layers may override some of them.
+local json = require 'kvlab.json'
 local suggest = require 'kvlab.suggest'
 
 local widths = {}
@@ -124,8 +125,9 @@ function widths.merge(base, changes)
   return merged
 end
 
--- widths.of_config(config) -> the changes that a parsed config.json makes. Nulls and what is not ours are left
--- out; the text part of a multimodal config counts.
+-- widths.of_config(config) -> the changes that a parsed config.json makes. A null takes the width away, what is
+-- not ours is left out, and the text part of a multimodal config counts. Heads that are not said follow the
+-- convention of these files: hidden_size / num_attention_heads wide, a key/value head for each query head.
 function widths.of_config(config)
   if type(config) ~= 'table' then error('widths: expected an object in the config file', 0) end
   if type(config.text_config) == 'table' then config = config.text_config end
@@ -142,12 +144,14 @@ function widths.of_config(config)
       end
     elseif type(value) == 'number' then
       changes[name], found = value, true
+    elseif value == json.null then
+      changes[name] = 'none'
     end
   end
-  -- What the file leaves out means, in transformers: every query head has its own keys, and heads share the width.
-  local heads, hidden = changes.num_attention_heads, changes.hidden_size
-  if heads and not changes.num_key_value_heads then changes.num_key_value_heads = heads end
-  if heads and hidden and not changes.head_dim and not changes.kv_lora_rank and hidden % heads == 0 then
+  local function number_of(name) return type(changes[name]) == 'number' and changes[name] > 0 and changes[name] end
+  local heads, hidden = number_of 'num_attention_heads', number_of 'hidden_size'
+  if heads and not number_of 'num_key_value_heads' then changes.num_key_value_heads = heads end
+  if heads and hidden and not number_of 'head_dim' and not number_of 'kv_lora_rank' and hidden % heads == 0 then
     changes.head_dim = hidden // heads
   end
   if not found then

@@ -62,4 +62,11 @@ function TestExact:test_refuses()
   check.fails('negative', function() return exact(1) - exact(2) end)
 end
 
+-- Small fractions keep all the digits of a float.
+function TestExact:test_small_fractions()
+  for _, row in ipairs { { 1, 3 }, { 1, 3000000000000 }, { 7, 9000000000000000000 }, { 2, 7 } } do
+    lu.assertEquals(exact(row[1], row[2]):tonumber(), row[1] / row[2])
+  end
+end
+
 check.main()

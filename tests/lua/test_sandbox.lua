@@ -133,7 +133,7 @@ end
 
 function TestSandbox:test_files_do_not_see_each_other()
   run 'x = 1 string.mine = 2 kv.mine = 3'
-  lu.assertEquals(run 'return tostring(x) .. tostring(string.mine) .. tostring(kv.mine)', 'nilnilnil')
+  lu.assertEquals(run 'return tostring(x) .. tostring(string.mine) .. tostring(rawget(kv, "mine"))', 'nilnilnil')
 end
 
 function TestSandbox:test_no_finalizers()

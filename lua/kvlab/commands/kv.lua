@@ -251,12 +251,14 @@ local function factors_text(f)
 end
 
 -- --- several layouts in one table ---------------------------------------------------------------------
-local function comparison(results)
-  local rows = { { '', 'B/token', 'MHA is', 'fixed B', 'total B', 'read B', 'keys' } }
+local function comparison(results, options)
+  local base = options.baseline_result
+  local slope = base and base.store.bytes_per_token or count.mha_bytes_per_token()
+  local rows = { { '', 'B/token', (base and 'baseline' or 'MHA') .. ' is', 'fixed B', 'total B', 'read B', 'keys' } }
   for _, r in ipairs(results) do
     rows[#rows + 1] = { r.name, number(r.store.bytes_per_token),
       r.store.bytes_per_token:is_zero() and '-'
-        or format.ratio(count.mha_bytes_per_token() / r.store.bytes_per_token) .. ' x',
+        or format.ratio(slope / r.store.bytes_per_token) .. ' x',
       number(r.store.fixed_bytes), number(r.store.total_bytes), number(r.read.total_bytes),
       format.percent(r.read.index_bytes, r.read.total_bytes) }
   end
@@ -354,7 +356,12 @@ end
 -- --- the command --------------------------------------------------------------------------------------
 function command.run(args, options)
   if #args == 0 then cli.usage("kv: expected a layout, such as v4.1-flash or 'swa*2 [full/2 reuse*5]*3'") end
-  if options.factors and #args < 2 then cli.usage('kv: --factors compares two layouts, got one') end
+  if options.factors then
+    if #args < 2 then cli.usage('kv: --factors compares two layouts, got one') end
+    for _, other in ipairs { 'layers', 'flops', 'requests', 'memory', 'baseline' } do
+      if options[other] then cli.usage('kv: --factors prints the factors only; leave out --%s', other) end
+    end
+  end
   local counted = { context = 131072 }
   if options.context then counted.context = cli.whole(options.context, '--context', 1) end
   if options.requests then options.requests = cli.whole(options.requests, '--requests', 1) end
@@ -406,7 +413,7 @@ function command.run(args, options)
     if i > 1 then print() end
     print(text_of(result, options))
   end
-  if #results > 1 then print('\n' .. comparison(results)) end
+  if #results > 1 then print('\n' .. comparison(results, options)) end
 end
 
 return command

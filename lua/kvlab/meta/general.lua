@@ -89,6 +89,16 @@ function suggest.nearest(word, names) end
 ---@return string text
 function suggest.phrase(word, names) end
 
+--- Makes an `__index` for a table in which a name that is not there is an error.
+---
+--- Errors: the function that is returned raises `what`, the name and the nearest name of the table.
+--- Example:
+---   type(kv.suggest.strict({ swa = 1 }, 'there is no'))  --> function
+---@param t table  the table that gets it; its string keys are the names
+---@param what string  how the message begins: 'kvlab has no'
+---@return function index
+function suggest.strict(t, what) end
+
 --- The names as words of a sentence, in alphabetical order.
 --- Example:
 ---   kv.suggest.list { 'b', 'c', 'a' }  --> a, b and c

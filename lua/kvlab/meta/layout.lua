@@ -255,14 +255,13 @@ function Layout:form(i) end
 ---@return string text
 function Layout:called(i) end
 
---- Groups layers that are alike in themselves, in their owner and in their selector: what is counted for one holds
---- for all, so that a million layers cost what their classes cost.
+--- Groups layers that are alike in themselves, their owner, their selector and its owner: what is counted for one
+--- holds for all, so that a million layers cost what their classes cost.
 ---
 --- Example:
 ---   #kv.preset 'v4.1-flash':classes()  --> 7
 ---   kv.preset 'mha':classes()[1].count  --> 60
 ---@return table classes  a list of { first = index, count = layers }
----@return table class_of  for each layer its entry of `classes`
 function Layout:classes() end
 
 --- Says which tokens are out of reach for a while, those of an open block that the window does not show.
