@@ -327,7 +327,7 @@ function TestUser:test_bad_specs()
   end
   bad("record 'mine', field 1: group 7 does not divide 40 channels; 5 and 8 do",
     scale { number = 'fp16', group = 7 })
-  bad({ "record 'mine', field 1: scale: unknown key 'grp'", "'group'" }, scale { number = 'fp16', grp = 8 })
+  bad({ "record 'mine', field 1: scale: unknown key 'grp'", 'group' }, scale { number = 'fp16', grp = 8 })
   bad({ "field 1: unknown key 'chanels'", "did you mean 'channels'?" },
     field { chanels = 40, number = 'e5m2' })
   bad({ "unknown key 'feilds'", "'fields'" }, { name = 'mine', feilds = {} })
