@@ -6,9 +6,15 @@
 #include <time.h>
 #include <unistd.h>
 
+static lua_State *interrupt_state; /* set once a front end catches Ctrl-C */
+
 int kvl_raise(lua_State *L, const kvl_error *err) {
-    if (err->status == KVL_ECANCEL) return luaL_error(L, "interrupted");
-    return luaL_error(L, "%s", err->msg);
+    if (err->status != KVL_ECANCEL) return luaL_error(L, "%s", err->msg);
+    if (interrupt_state) { /* one Ctrl-C is one error: the hook that waits for it goes */
+        lua_sethook(interrupt_state, NULL, 0, 0);
+        kvl_cancel_clear();
+    }
+    return luaL_error(L, "interrupted");
 }
 
 void kvl_open_part(lua_State *L, const char *name, const luaL_Reg *funcs) {
@@ -43,8 +49,6 @@ static int base_isatty(lua_State *L) {
 
 /* Ctrl-C. The handler may only set flags; Lua notices through a hook, the core through kvl_cancel.
  * While a prompt waits for a line nothing runs, and the hook fires at the first instruction after. */
-static lua_State *interrupt_state;
-
 static void interrupt_hook(lua_State *L, lua_Debug *ar) {
     (void)ar;
     lua_sethook(L, NULL, 0, 0);
