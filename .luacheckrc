@@ -1,5 +1,5 @@
 std = 'lua54'
-max_line_length = 110
+max_line_length = 120
 -- LuaCATS declarations: empty functions whose parameters are the documentation.
 files['lua/kvlab/meta'] = { ignore = { '111', '112', '113', '211', '212', '241', '631' } }
 -- Layout files run in the sandbox, where the kinds of layer are globals.

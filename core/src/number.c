@@ -1,10 +1,10 @@
 /* number.c - encode and decode of every number format, one value or a row at a time.
  *
- * One inline function for each direction describes all small floats (fp16, e4m3, e5m2, e2m1): the row loops
- * call it with constants, so the compiler folds it into a branch-free vector loop. Subnormals take the other
- * side of a select: encoded by adding 2^23, whose unit is one quantum, decoded as an integer times the quantum;
- * float subnormals are never an operand, because many CPUs are slow on them.
- * The plain twins are in number_ref.c.
+ * One inline function for each direction describes all small floats (fp16, e4m3, e5m2, e2m1): the
+ * row loops call it with constants, so the compiler folds it into a branch-free vector loop.
+ * Subnormals take the other side of a select: encoded by adding 2^23, whose unit is one quantum,
+ * decoded as an integer times the quantum; float subnormals are never an operand, because many CPUs
+ * are slow on them. The plain twins are in number_ref.c.
  */
 #include "kvlab/number.h"
 #include "simd.h"
@@ -41,7 +41,8 @@ bool kvl_number_named(kvl_number *out, const char *name) {
 #define INF_BITS   0x7f800000u
 #define QUIET_BITS 0x7fc00000u
 
-/* --- small floats -------------------------------------------------------------------------------- */
+/* --- small floats --------------------------------------------------------------------------------
+ */
 
 /* What a tie adds to the code below it: 1 moves it away from zero, 0 leaves it there. */
 static inline uint32_t tie_bump(kvl_ties ties, uint32_t odd, uint32_t sign) {
@@ -51,85 +52,98 @@ static inline uint32_t tie_bump(kvl_ties ties, uint32_t odd, uint32_t sign) {
                                    : 0u;
 }
 
+/* All ones when a < b, else 0; both are below 2^31. Masks of the width of the data keep the
+ * vectorised loops free of shuffles: a compiler packs a vector of bool into bytes and unpacks it
+ * again. */
+static inline uint32_t below(uint32_t a, uint32_t b) {
+    return 0u - ((a - b) >> 31);
+}
+
+static inline uint32_t pick(uint32_t mask, uint32_t yes, uint32_t no) {
+    return (yes & mask) | (no & ~mask);
+}
+
 /* Magnitude code of |x| for a float with m mantissa bits and a bias below 127, before overflow. */
 static inline uint32_t small_magnitude(uint32_t a, uint32_t sign, int m, int bias, kvl_ties ties) {
     int shift = 23 - m;
     uint32_t half = 1u << (shift - 1);
     uint32_t bump = tie_bump(ties, a >> shift & 1u, sign);
     uint32_t normal = ((a + half - 1u + bump) >> shift) - ((uint32_t)(127 - bias) << m);
-    /* Quanta of 2^(1-bias-m): adding 2^23 rounds to an integer, to even; other ties are put right. */
+    /* Quanta of 2^(1-bias-m): adding 2^23 rounds to an integer, to even. Other ties are put right.
+     */
     float quanta = kvl_from_bits(a) * kvl_from_bits((uint32_t)(126 + bias + m) << 23);
     float rounded = quanta + 0x1p23f;
     uint32_t n = kvl_bits(rounded) & 0x7fffffu;
     if (ties != KVL_TIES_EVEN) {
-        float rest = quanta - (rounded - 0x1p23f);
+        uint32_t rest = kvl_bits(quanta - (rounded - 0x1p23f));
         uint32_t away = tie_bump(ties, 0, sign);
-        n += (rest == 0.5f) & away;
-        n -= (rest == -0.5f) & (away ^ 1u);
+        n += (rest == kvl_bits(0.5f) ? 1u : 0u) & away;
+        n -= (rest == kvl_bits(-0.5f) ? 1u : 0u) & (away ^ 1u);
     }
-    return a < (uint32_t)(128 - bias) << 23 ? n : normal;
+    return pick(below(a, (uint32_t)(128 - bias) << 23), n, normal);
 }
 
-/* over: the code of what is beyond max; nan: that of NaN. */
-static inline uint32_t small_encode(float x, int e, int m, int bias, uint32_t max, uint32_t over,
-                                    uint32_t nan, uint32_t nan_sign, kvl_ties ties) {
+/* over: the code of all that is beyond the largest finite one, which is `over` itself or the one
+ * below it. nan: the code of NaN, nan_sign: the signs it has. */
+static inline uint32_t small_encode(float x, int e, int m, int bias, uint32_t over, uint32_t nan,
+                                    uint32_t nan_sign, kvl_ties ties) {
     uint32_t u = kvl_bits(x), sign = u >> 31, a = u & 0x7fffffffu;
     uint32_t mag = small_magnitude(a, sign, m, bias, ties);
-    mag = mag > max ? over : mag;
-    sign = ties == KVL_TIES_DOWN && mag == 0 ? 0 : sign;
-    mag = a > INF_BITS ? nan : mag;
-    sign = a > INF_BITS ? sign & nan_sign : sign;
+    mag = pick(below(over, mag), over, mag);
+    if (ties == KVL_TIES_DOWN) sign &= below(0, mag);
+    uint32_t is_nan = below(INF_BITS, a);
+    mag = pick(is_nan, nan, mag);
+    sign &= nan_sign | ~is_nan;
     return sign << (e + m) | mag;
 }
 
-/* Finite values; the caller treats the special codes. */
-static inline float small_decode(uint32_t code, int e, int m, int bias) {
-    uint32_t mag = code & ((1u << (e + m)) - 1u), sign = code >> (e + m) & 1u;
+/* Finite values; with `top` not 0, codes from there on are inf and NaN. */
+static inline float small_decode(uint32_t code, int e, int m, int bias, uint32_t top) {
+    uint32_t mag = code & ((1u << (e + m)) - 1u);
+    uint32_t sign = code << (31 - e - m) & 0x80000000u;
     uint32_t normal = (mag << (23 - m)) + ((uint32_t)(127 - bias) << 23);
     float quantum = kvl_from_bits((uint32_t)(128 - bias - m) << 23);
     uint32_t subnormal = kvl_bits((float)(int32_t)mag * quantum);
-    return kvl_from_bits((mag < 1u << m ? subnormal : normal) | sign << 31);
+    uint32_t u = pick(below(mag, 1u << m), subnormal, normal);
+    if (top) u |= INF_BITS & ~below(mag, top);
+    return kvl_from_bits(u | sign);
 }
 
 static inline uint32_t e4m3_encode(float x, kvl_ties ties) {
-    return small_encode(x, 4, 3, 7, 0x7e, 0x7e, 0x7f, 1, ties);
+    return small_encode(x, 4, 3, 7, 0x7e, 0x7f, 1, ties);
 }
 
 static inline float e4m3_decode(uint32_t code) {
-    uint32_t u = kvl_bits(small_decode(code, 4, 3, 7));
-    return kvl_from_bits((code & 0x7fu) == 0x7fu ? u | QUIET_BITS : u);
+    return small_decode(code, 4, 3, 7, 0x7f);
 }
 
 static inline uint32_t e5m2_encode(float x, kvl_ties ties) {
-    return small_encode(x, 5, 2, 15, 0x7b, 0x7b, 0x7f, 1, ties);
+    return small_encode(x, 5, 2, 15, 0x7b, 0x7f, 1, ties);
 }
 
 static inline float e5m2_decode(uint32_t code) {
-    uint32_t u = kvl_bits(small_decode(code, 5, 2, 15)), mag = code & 0x7fu;
-    u = mag >= 0x7cu ? u | INF_BITS : u;
-    return kvl_from_bits(mag > 0x7cu ? u | QUIET_BITS : u);
+    return small_decode(code, 5, 2, 15, 0x7c);
 }
 
 static inline uint32_t e2m1_encode(float x, kvl_ties ties) {
-    return small_encode(x, 2, 1, 1, 7, 7, 7, 0, ties);
+    return small_encode(x, 2, 1, 1, 7, 7, 0, ties);
 }
 
 static inline float e2m1_decode(uint32_t code) {
-    return small_decode(code, 2, 1, 1);
+    return small_decode(code, 2, 1, 1, 0);
 }
 
 static inline uint32_t fp16_encode(float x, kvl_ties ties) {
-    return small_encode(x, 5, 10, 15, 0x7bff, 0x7c00, 0x7e00, 1, ties);
+    return small_encode(x, 5, 10, 15, 0x7c00, 0x7e00, 1, ties);
 }
 
 static inline float fp16_decode(uint32_t code) {
-    uint32_t u = kvl_bits(small_decode(code, 5, 10, 15)), mag = code & 0x7fffu;
-    u = mag >= 0x7c00u ? u | INF_BITS : u;
-    return kvl_from_bits(mag > 0x7c00u ? u | QUIET_BITS : u);
+    return small_decode(code, 5, 10, 15, 0x7c00);
 }
 
-/* ggml's scale: no sign; half up on the mantissa bits that are kept; the top binade (256 and more) collapses
- * into its largest code. Subnormals are (int)(512 x + 0.5), at most 7: just below 2^-6 it goes down. */
+/* ggml's scale: no sign; half up on the mantissa bits that are kept; the top binade (256 and more)
+ * collapses into its largest code. Subnormals are (int)(512 x + 0.5), at most 7: just below 2^-6 it
+ * goes down. */
 static inline uint32_t ue4m3_encode(float x, kvl_ties ties) {
     (void)ties;
     uint32_t u = kvl_bits(x);
@@ -145,20 +159,21 @@ static inline uint32_t ue4m3_encode(float x, kvl_ties ties) {
 
 static inline float ue4m3_decode(uint32_t code) {
     uint32_t mag = code & 0x7fu;
-    return mag == 0x7fu ? 0.0f : small_decode(mag, 4, 3, 7);
+    return small_decode(mag == 0x7fu ? 0u : mag, 4, 3, 7, 0);
 }
 
-/* --- wide floats ---------------------------------------------------------------------------------- */
+/* --- wide floats
+ * ---------------------------------------------------------------------------------- */
 
 static inline uint32_t bf16_encode(float x, kvl_ties ties) {
     uint32_t u = kvl_bits(x), sign = u >> 31, a = u & 0x7fffffffu;
     uint32_t mag = (a + 0x7fffu + tie_bump(ties, a >> 16 & 1u, sign)) >> 16;
     sign = ties == KVL_TIES_DOWN && mag == 0 ? 0 : sign;
-    return sign << 15 | (a > INF_BITS ? 0x7fc0u : mag);
+    return sign << 15 | pick(below(INF_BITS, a), 0x7fc0u, mag);
 }
 
 static inline float bf16_decode(uint32_t code) {
-    return kvl_from_bits((code & 0x7fffu) > 0x7f80u ? code << 16 | QUIET_BITS : code << 16);
+    return kvl_from_bits(code << 16);
 }
 
 static inline uint32_t f32_encode(float x, kvl_ties ties) {
@@ -170,7 +185,8 @@ static inline float f32_decode(uint32_t code) {
     return kvl_from_bits(code);
 }
 
-/* --- powers of two -------------------------------------------------------------------------------- */
+/* --- powers of two
+ * -------------------------------------------------------------------------------- */
 
 static inline float ue8m0_decode(uint32_t code) {
     uint32_t u = (code & 0xffu) << 23;
@@ -178,8 +194,8 @@ static inline float ue8m0_decode(uint32_t code) {
     return kvl_from_bits(u == INF_BITS ? QUIET_BITS : u);
 }
 
-/* `up`: the mantissa above which the exponent goes up, for a normal x and for a float subnormal, whose
- * neighbours are 2^-127 = 0x400000 and 2^-126 = 0x800000. */
+/* `up`: the mantissa above which the exponent goes up, for a normal x and for a float subnormal,
+ * whose neighbours are 2^-127 = 0x400000 and 2^-126 = 0x800000. */
 static inline uint32_t ue8m0_round(float x, uint32_t up_normal, uint32_t up_subnormal) {
     uint32_t u = kvl_bits(x), exponent = u >> 23 & 0xffu, mantissa = u & 0x7fffffu;
     uint32_t code = exponent + (mantissa > (exponent ? up_normal : up_subnormal));
@@ -202,7 +218,8 @@ uint32_t kvl_ue8m0_floor(float x) {
     return ue8m0_round(x, 0x7fffffu, 0x7fffffu);
 }
 
-/* --- integers ------------------------------------------------------------------------------------- */
+/* --- integers
+ * ------------------------------------------------------------------------------------- */
 
 /* The code is the value plus `excess`. Adding 1.5 * 2^23 rounds to an integer, to even. */
 static inline uint32_t int_encode(float x, float lo, float hi, float excess, kvl_ties ties) {
@@ -252,7 +269,8 @@ static inline float uint4_decode(uint32_t code) {
     return (float)(int32_t)(code & 15u);
 }
 
-/* --- one value ------------------------------------------------------------------------------------ */
+/* --- one value
+ * ------------------------------------------------------------------------------------ */
 
 #define EACH_NUMBER(ROW)                                                                           \
     ROW(f32, KVL_F32, uint32_t)                                                                    \
@@ -290,8 +308,8 @@ float kvl_number_decode(kvl_number number, uint32_t code) {
 }
 
 uint32_t kvl_number_encode_strict(kvl_number number, float x, kvl_ties ties) {
-    if (number == KVL_E4M3) return small_encode(x, 4, 3, 7, 0x7e, 0x7f, 0x7f, 1, ties);
-    if (number == KVL_E5M2) return small_encode(x, 5, 2, 15, 0x7b, 0x7c, 0x7f, 1, ties);
+    if (number == KVL_E4M3) return small_encode(x, 4, 3, 7, 0x7f, 0x7f, 1, ties);
+    if (number == KVL_E5M2) return small_encode(x, 5, 2, 15, 0x7c, 0x7f, 1, ties);
     if (number == KVL_UE8M0 && x > 0x1p127f) {
         uint32_t odd_neighbour = tie_bump(ties, 0, 0); /* 0xFE is even, 0xFF is NaN */
         return x > 0x1.8p127f || (x == 0x1.8p127f && odd_neighbour) ? 0xffu : 0xfeu;
@@ -299,31 +317,51 @@ uint32_t kvl_number_encode_strict(kvl_number number, float x, kvl_ties ties) {
     return kvl_number_encode(number, x, ties);
 }
 
-/* --- rows ----------------------------------------------------------------------------------------- */
+/* --- rows
+ * ----------------------------------------------------------------------------------------- */
 
-/* memcpy because codes lie at any address; it compiles to plain loads and stores. The loop for even ties
- * knows them at compile time, the other one keeps them in a register. */
+/* Codes are 32 bits wide in the arithmetic and narrow in memory. The two are separate loops over a
+ * tile, since a compiler that sees both in one narrows some of the arithmetic too, and then
+ * shuffles more than it computes. memcpy because codes lie at any address. The ties are constants
+ * in their loops, so that the compiler drops what the others need. */
+enum { WIDE = 256 };
+
+#define ENCODE_LOOP(name, ties)                                                                    \
+    for (int64_t i = 0; i < m; i++)                                                                \
+        wide[i] = name##_encode(x[at + i], ties);
+
 #define ROW(name, id, type)                                                                        \
     KVL_CLONES static void name##_encode_row(uint8_t *restrict codes, const float *restrict x,     \
                                              int64_t n, kvl_ties ties) {                           \
-        if (ties == KVL_TIES_EVEN) {                                                               \
-            for (int64_t i = 0; i < n; i++) {                                                      \
-                type code = (type)name##_encode(x[i], KVL_TIES_EVEN);                              \
-                memcpy(codes + i * (int64_t)sizeof code, &code, sizeof code);                      \
+        uint32_t wide[WIDE];                                                                       \
+        for (int64_t at = 0; at < n; at += WIDE) {                                                 \
+            int64_t m = n - at < WIDE ? n - at : WIDE;                                             \
+            if (ties == KVL_TIES_EVEN)                                                             \
+                ENCODE_LOOP(name, KVL_TIES_EVEN)                                                   \
+            else if (ties == KVL_TIES_DOWN)                                                        \
+                ENCODE_LOOP(name, KVL_TIES_DOWN)                                                   \
+            else if (ties == KVL_TIES_AWAY)                                                        \
+                ENCODE_LOOP(name, KVL_TIES_AWAY)                                                   \
+            else                                                                                   \
+                ENCODE_LOOP(name, KVL_TIES_UP)                                                     \
+            for (int64_t i = 0; i < m; i++) {                                                      \
+                type code = (type)wide[i];                                                         \
+                memcpy(codes + (at + i) * (int64_t)sizeof code, &code, sizeof code);               \
             }                                                                                      \
-            return;                                                                                \
-        }                                                                                          \
-        for (int64_t i = 0; i < n; i++) {                                                          \
-            type code = (type)name##_encode(x[i], ties);                                           \
-            memcpy(codes + i * (int64_t)sizeof code, &code, sizeof code);                          \
         }                                                                                          \
     }                                                                                              \
     KVL_CLONES static void name##_decode_row(float *restrict x, const uint8_t *restrict codes,     \
                                              int64_t n) {                                          \
-        for (int64_t i = 0; i < n; i++) {                                                          \
-            type code;                                                                             \
-            memcpy(&code, codes + i * (int64_t)sizeof code, sizeof code);                          \
-            x[i] = name##_decode(code);                                                            \
+        uint32_t wide[WIDE];                                                                       \
+        for (int64_t at = 0; at < n; at += WIDE) {                                                 \
+            int64_t m = n - at < WIDE ? n - at : WIDE;                                             \
+            for (int64_t i = 0; i < m; i++) {                                                      \
+                type code;                                                                         \
+                memcpy(&code, codes + (at + i) * (int64_t)sizeof code, sizeof code);               \
+                wide[i] = code;                                                                    \
+            }                                                                                      \
+            for (int64_t i = 0; i < m; i++)                                                        \
+                x[at + i] = name##_decode(wide[i]);                                                \
         }                                                                                          \
     }
 EACH_NUMBER(ROW)
@@ -331,6 +369,10 @@ EACH_NUMBER(ROW)
 
 void kvl_number_encode_row(kvl_number number, void *codes, const float *x, int64_t n,
                            kvl_ties ties) {
+    if (number == KVL_F32) { /* nothing to compute */
+        if (n > 0) memcpy(codes, x, (size_t)n * sizeof *x);
+        return;
+    }
     switch (number) {
 #define ROW(name, id, type)                                                                        \
     case id: name##_encode_row(codes, x, n, ties); break;
@@ -341,6 +383,10 @@ void kvl_number_encode_row(kvl_number number, void *codes, const float *x, int64
 }
 
 void kvl_number_decode_row(kvl_number number, float *x, const void *codes, int64_t n) {
+    if (number == KVL_F32) {
+        if (n > 0) memcpy(x, codes, (size_t)n * sizeof *x);
+        return;
+    }
     switch (number) {
 #define ROW(name, id, type)                                                                        \
     case id: name##_decode_row(x, codes, n); break;

@@ -1,7 +1,7 @@
-/* number_ref.c - the plain twins of number.c: double arithmetic from the definition of a small float,
- *   E = 0: M * 2^(1-bias-m)      E > 0: (1 + M * 2^-m) * 2^(E-bias)
- * and rounding as "scale by the quantum, round to an integer, look the integer's code up". A float and its
- * product with a power of two are exact in a double, so every step but the rounding itself is exact.
+/* number_ref.c - the plain twins of number.c: double arithmetic from the definition of a small
+ * float, E = 0: M * 2^(1-bias-m)      E > 0: (1 + M * 2^-m) * 2^(E-bias) and rounding as "scale by
+ * the quantum, round to an integer, look the integer's code up". A float and its product with a
+ * power of two are exact in a double, so every step but the rounding itself is exact.
  */
 #include <math.h>
 
@@ -83,7 +83,7 @@ uint32_t kvl_number_encode_ref(kvl_number number, double x, kvl_ties ties) {
     uint32_t over = info->bits >= 16 ? inf : max;
     uint32_t code = isinf(x) ? over : magnitude_ref(fabs(x), m, info->bias, ties, negative);
     if (code > max) code = over;
-    if (ties == KVL_TIES_DOWN && code == 0) sign = 0;
+    if (ties == KVL_TIES_DOWN && code == 0 && number != KVL_F32) sign = 0; /* f32 never rounds */
     return sign | code;
 }
 

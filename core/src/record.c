@@ -70,9 +70,9 @@ static kvl_status check_scale(int64_t at, const kvl_field *f, kvl_error *err) {
         return kvl_fail(err, KVL_EINVAL,
                         "field %lld: rule 'range' is for uint4 elements, not for %s", i, element);
     if (f->number == KVL_UINT4 && s->rule != KVL_RULE_RANGE)
-        return kvl_fail(err, KVL_EINVAL,
-                        "field %lld: uint4 elements have no sign, so their rule is 'range', not '%s'",
-                        i, rule);
+        return kvl_fail(
+            err, KVL_EINVAL,
+            "field %lld: uint4 elements have no sign, so their rule is 'range', not '%s'", i, rule);
     bool needs_sign = s->rule == KVL_RULE_SIGNED || s->rule == KVL_RULE_RANGE;
     if (needs_sign && is_scale_number(s->number))
         return kvl_fail(err, KVL_EINVAL,
@@ -165,12 +165,13 @@ static void lay_out(kvl_step *s, const kvl_field *field, kvl_record_info *info) 
         s->scale_max = (float)scale->max;
         s->scale_exponent = ilogb(scale->max);
     }
+    s->split = split;
     s->block_bytes = elements + (split ? 0 : s->scales_bytes);
     s->data_at = info->data_bytes;
     s->elements_at = f->scaled && f->place == KVL_PLACE_BEFORE ? s->scales_bytes : 0;
-    s->scales_at = split                                                ? info->scale_bytes
+    s->scales_at = split                                      ? info->scale_bytes
                    : f->scaled && f->place == KVL_PLACE_AFTER ? elements
-                                                                    : 0;
+                                                              : 0;
     s->pad_at = s->data_at + s->blocks * s->block_bytes;
     s->scale_pad_at = split ? s->scales_at + s->blocks * s->scales_bytes : 0;
 
@@ -192,8 +193,8 @@ kvl_status kvl_record_compile(kvl_record **out, const kvl_field *fields, int64_t
         return kvl_fail(err, KVL_EINVAL, "page: align %lld, expected 1 to %d",
                         (long long)page_align, MAX_PAGE);
 
-    kvl_record *rec =
-        kvl_alloc(offsetof(kvl_record, steps) + (size_t)n_fields * sizeof rec->steps[0]);
+    kvl_record *rec = kvl_alloc(offsetof(kvl_record, steps) +
+                                (size_t)n_fields * sizeof rec->steps[0]);
     if (!rec) return kvl_fail(err, KVL_ENOMEM, "no memory for a record");
     rec->n_steps = n_fields;
     kvl_record_info *info = &rec->info;

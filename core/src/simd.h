@@ -1,9 +1,10 @@
 /* simd.h - one portable loop, compiled for several CPUs.
  *
- * KVL_CLONES before a function makes the compiler emit it for AVX2 and for the base machine; the dynamic
- * linker picks one when the program starts. The loops are plain C that the compiler vectorises: no intrinsics,
- * the same bits on every CPU (the build never contracts a * b + c). Where there is no run-time dispatch
- * (other CPUs, other C libraries) the macro is empty and the loop still vectorises for the base machine.
+ * KVL_CLONES before a function makes the compiler emit it for AVX2 and for the base machine; the
+ * dynamic linker picks one when the program starts. The loops are plain C that the compiler
+ * vectorises: no intrinsics, the same bits on every CPU (the build never contracts a * b + c).
+ * Where there is no run-time dispatch (other CPUs, other C libraries) the macro is empty and the
+ * loop still vectorises for the base machine.
  */
 #ifndef kvlab_simd_h
 #define kvlab_simd_h

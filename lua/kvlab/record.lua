@@ -7,6 +7,7 @@
 local core = require 'kvlab.core'
 local options = require 'kvlab.options'
 local number = require 'kvlab.number'
+local suggest = require 'kvlab.suggest'
 
 local FIELD_KEYS = { 'channels', 'number', 'scale', 'block', 'place', 'ties', 'order', 'nibbles', 'pad',
   'scale_pad' }
@@ -146,8 +147,8 @@ local function resolve(spec, dims)
   end
   if rest and not dims.channels then fail(where, ': plan needs channels, the width of the entry') end
   if dims.channels and (dims.channels < sum or not rest and dims.channels ~= sum) then
-    fail(where, ': %s %d channels, plan was asked for %d', rest and 'its other fields take' or 'it holds', sum,
-      dims.channels)
+    fail(where, ': %s %d channels, plan was asked for %d', rest and 'its other fields take' or 'it holds',
+      sum, dims.channels)
   end
   local fields = {}
   for _, field in ipairs(spec.fields) do
@@ -224,7 +225,8 @@ end
 local function register(record)
   local name = record.name
   if builtin[name] then
-    error(("record '%s' is built in; choose another name, or take a copy with record:with{ name = ... }"):format(name), 0)
+    error(("record '%s' is built in; choose another name, or take a copy with record:with{ name = ... }")
+      :format(name), 0)
   end
   registry[name] = record
   return record
@@ -335,10 +337,11 @@ end
 
 function record.named(name)
   if registry[name] then return registry[name] end
-  local near = options.nearest(name, record.names())
   error(("no record named '%s'%s; kv.records() lists them"):format(tostring(name),
-    near and (" - did you mean '%s'?"):format(near) or ''), 0)
+    suggest.phrase(tostring(name), record.names())), 0)
 end
+
+record.class = Record
 
 function record.is(value)
   return private[value] ~= nil

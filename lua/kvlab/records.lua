@@ -51,7 +51,8 @@ return {
         scale = { number = 'f32', rule = 'raw', floor = { amax = 1e-4 } } },
     } },
 
-  { name = 'v4-main', about = 'FP8 with a scale per 64, rotated part in BF16', source = 'FlashMLA, SGLang, vLLM',
+  { name = 'v4-main', about = 'FP8 with a scale per 64, rotated part in BF16',
+    source = 'FlashMLA, SGLang, vLLM',
     natural = { channels = 512, rotary = 64 },
     fields = {
       { channels = 'rest', number = 'e4m3', scale_pad = 1,

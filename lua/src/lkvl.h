@@ -21,6 +21,7 @@ void kvl_open_part(lua_State *L, const char *name, const luaL_Reg *funcs);
 const kvl_record *kvl_check_plan(lua_State *L, int arg);
 
 void kvl_open_base(lua_State *L);
+void kvl_open_readline(lua_State *L);
 void kvl_open_number(lua_State *L);
 void kvl_open_record(lua_State *L);
 

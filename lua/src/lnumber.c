@@ -1,4 +1,5 @@
-/* lnumber.c - core.number: names, facts, and one value at a time. lua/kvlab/number.lua is its public face. */
+/* lnumber.c - core.number: names, facts, and one value at a time. lua/kvlab/number.lua is its
+ * public face. */
 #include "lkvl.h"
 
 static const char *const ties_names[] = {"even", "down", "away", "up", NULL};

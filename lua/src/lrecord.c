@@ -1,7 +1,8 @@
 /* lrecord.c - core.record: compiled records as userdata kvlab.Plan.
  *
- * A plan is a few hundred bytes, immutable, and shared by everybody who asks a record for the same widths, so
- * it has no :free(): the collector frees it with its last user. lua/kvlab/record.lua is its public face.
+ * A plan is a few hundred bytes, immutable, and shared by everybody who asks a record for the same
+ * widths, so it has no :free(): the collector frees it with its last user. lua/kvlab/record.lua is
+ * its public face.
  */
 #include "lkvl.h"
 
@@ -10,8 +11,8 @@
 #define PLAN "kvlab.Plan"
 
 static const char *const ties_names[] = {"even", "down", "away", "up", NULL};
-static const char *const rule_names[] = {"raw",     "pow2_up", "ocp_floor", "nearest",
-                                         "signed",  "range",   NULL};
+static const char *const rule_names[] = {"raw",    "pow2_up", "ocp_floor", "nearest",
+                                         "signed", "range",   NULL};
 static const char *const place_names[] = {"split", "before", "after", NULL};
 static const char *const order_names[] = {"adjacent", "halves", NULL};
 static const char *const nibble_names[] = {"low", "high", NULL};
@@ -34,7 +35,8 @@ const kvl_record *kvl_check_plan(lua_State *L, int arg) {
     return check_plan(L, arg)->rec;
 }
 
-/* --- fields of the table on top of the stack ------------------------------------------------------ */
+/* --- fields of the table on top of the stack
+ * ------------------------------------------------------ */
 
 static int64_t integer_field(lua_State *L, const char *key, int64_t absent) {
     int64_t value = absent;
@@ -113,7 +115,8 @@ static void read_field(lua_State *L, kvl_field *f) {
     lua_pop(L, 1);
 }
 
-/* compile(fields, entries, align, name) -> Plan. The fields have every word resolved to a number. */
+/* compile(fields, entries, align, name) -> Plan. The fields have every word resolved to a number.
+ */
 static int record_compile(lua_State *L) {
     luaL_checktype(L, 1, LUA_TTABLE);
     int64_t entries = luaL_checkinteger(L, 2), align = luaL_checkinteger(L, 3);
@@ -139,7 +142,8 @@ static int record_compile(lua_State *L) {
     return 1;
 }
 
-/* --- rows ----------------------------------------------------------------------------------------- */
+/* --- rows
+ * ----------------------------------------------------------------------------------------- */
 
 /* The row table at stack index `arg` as floats, in a new userdata that is left on the stack. */
 static float *read_row(lua_State *L, int arg, const char *what, int64_t channels) {
@@ -256,7 +260,8 @@ static int plan_decode_page(lua_State *L) {
     return 1;
 }
 
-/* --- the userdata --------------------------------------------------------------------------------- */
+/* --- the userdata
+ * --------------------------------------------------------------------------------- */
 
 static int plan_gc(lua_State *L) {
     plan *p = luaL_checkudata(L, 1, PLAN);
@@ -324,4 +329,8 @@ void kvl_open_record(lua_State *L) {
     lua_setfield(L, -2, "__metatable");
     lua_pop(L, 1);
     kvl_open_part(L, "record", record_funcs);
+    lua_getfield(L, -1, "record"); /* a copy of the methods, for kv.classes */
+    luaL_newlib(L, plan_methods);
+    lua_setfield(L, -2, "plan_methods");
+    lua_pop(L, 1);
 }

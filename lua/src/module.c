@@ -6,7 +6,10 @@ KVL_API int luaopen_kvlab_core(lua_State *L);
 int luaopen_kvlab_core(lua_State *L) {
     luaL_checkversion(L);
     lua_newtable(L);
+    lua_pushliteral(L, KVL_VERSION);
+    lua_setfield(L, -2, "version");
     kvl_open_base(L);
+    kvl_open_readline(L);
     kvl_open_number(L);
     kvl_open_record(L);
     kvl_open_tensor(L);

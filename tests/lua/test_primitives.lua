@@ -68,14 +68,14 @@ function TestAttend.test_rules()
   local causal = kv.attend { q = q, sources = { { key = k } } }
   local window = kv.attend { q = q, sources = { { key = k, see = 'window', window = 6 } } }
   lu.assertTrue(gap(causal, window) == 0)
-  local list = kv.full({ 2, 6, 6 }, -1, 'int32')
+  local list = kv.filled({ 2, 6, 6 }, -1, 'int32')
   for t = 1, 6 do list:select(2, t):slice(2, 1, t):copy_(kv.arange(t)) end
   lu.assertTrue(gap(kv.attend { q = q, sources = { { key = k, see = 'list', list = list } } }, causal) < 1e-6)
   -- a source in two halves is one source
   local halves = { { key = k:slice(2, 1, 3) }, { key = k:slice(2, 4), pos0 = 3 } }
   lu.assertTrue(gap(kv.attend { q = q, sources = halves }, causal) < 1e-6)
   -- a sink takes away weight; without one nothing visible gives zeros
-  local sink = kv.attend { q = q, sources = { { key = k } }, sink = kv.full({ 2 }, 100) }
+  local sink = kv.attend { q = q, sources = { { key = k } }, sink = kv.filled({ 2 }, 100) }
   lu.assertTrue(sink:abs():max() < 1e-6)
   local none = kv.attend { q = q, sources = { { key = k, see = 'blocks', ratio = 7 } } }
   lu.assertEquals(none:abs():max(), 0)
@@ -96,7 +96,7 @@ function TestAttend.test_errors()
   fails('window is 0', { key = k, see = 'window', window = 0 })
   fails('see is all of it', { key = k, see = 'all of it' })
   fails('list is a nil', { key = k, see = 'list' })
-  fails('names row 6', { key = k, see = 'list', list = kv.full({ 6, 1 }, 6, 'int32') })
+  fails('names row 6', { key = k, see = 'list', list = kv.filled({ 6, 1 }, 6, 'int32') })
   fails({ 'list', '{5, 1}' }, { key = k, see = 'list', list = kv.zeros(5, 1, 'int32') })
   fails('int32', { key = k, see = 'list', list = kv.zeros(6, 1) })
   fails({ 'sink', '{3}' }, { key = k }, { sink = kv.zeros(3) })
@@ -155,8 +155,61 @@ function TestIndex.test_scores_and_selection()
   check.fails('k is missing', kv.index.select, { q = q, w = w, key = key })
   check.fails({ 'key', '{6, 3}' }, kv.index.scores, { q = q, w = w, key = kv.zeros(6, 3) })
   check.fails({ 'w', '{6, 3}' }, kv.index.scores, { q = q, w = kv.zeros(6, 3), key = key })
-  check.fails('entry 6', kv.index.select, { q = q, w = w, key = key, k = 1, pool = kv.full({ 6, 1 }, 6, 'int32') })
+  check.fails('entry 6', kv.index.select, { q = q, w = w, key = key, k = 1, pool = kv.filled({ 6, 1 }, 6, 'int32') })
   check.fails("unknown key 'kk'", kv.index.select, { q = q, w = w, key = key, kk = 1 })
+end
+
+TestHostile = {}
+
+-- Options drawn from what nobody should pass, sizes that nearly fit: an error or a result.
+function TestHostile.test_nonsense()
+  local freed = kv.zeros(4)
+  freed:free()
+  local odd = { 0, 1, 2, 3, -1, 1.5, 0 / 0, 1 / 0, 2 ^ 40 // 1 | 0, math.maxinteger, math.mininteger, 'list', 'window', 'blocks',
+    'all', true, false, {}, { 1 }, print, freed, kv.zeros(0), kv.zeros(3, 2, 4), kv.zeros(3, 1, 4), kv.zeros(2, 3, 2, 4),
+    kv.zeros(3, 4), kv.zeros(3, 2), kv.zeros(4), kv.zeros(2), kv.zeros(0, 2, 4), kv.zeros(3, 2, 0), kv.zeros(3, 0, 4),
+    kv.zeros(1, 1, 4):expand(3, 2, 4), kv.zeros(4, 2, 3):transpose(1, 3), kv.zeros(3, 2, 'int32'), kv.arange(3),
+    kv.filled({ 3, 2 }, -1, 'int32'), kv.filled({ 3, 2 }, 2147483647, 'int32'), kv.filled({ 3, 4 }, 0 / 0), kv.tensor(1),
+    kv.zeros(1):expand(2 ^ 40 // 1 | 0) }
+  local fit = kv.random { 3, 2, 4, seed = 1 }
+  local keys = { 'q', 'w', 'key', 'value', 'see', 'window', 'ratio', 'list', 'pos0', 'ring', 'sink', 'scale', 'lse', 'pool',
+    'k', 'block', 'blocks', 'theta', 'n', 'first', 'half_split', 'inverse', 'pos', 'stride', 'yarn', 'factor', 'context',
+    'overlap', 'bias', 'width', 'rollback' }
+  local core = require 'kvlab.core'
+  local random = 99
+  local function draw(n)
+    random = (random * 1103515245 + 12345) & 0x7fffffff
+    return (random >> 8) % n + 1
+  end
+  local function some() return odd[draw(#odd)] end
+  local function table_of(fixed, count)
+    local t = {}
+    for key, value in pairs(fixed) do t[key] = value end
+    for _ = 1, draw(count) - 1 do t[keys[draw(#keys)]] = some() end
+    return t
+  end
+  local good = 0
+  local function try(...) if pcall(...) then good = good + 1 end end
+  for _ = 1, 3000 do
+    local source = table_of({ key = fit }, 4)
+    try(core.attend.attend, table_of({ q = fit, sources = { source, table_of({ key = fit }, 3) } }, 4))
+    try(core.attend.index, ({ 'scores', 'select', 'pool' })[draw(3)],
+      table_of({ q = fit, w = kv.zeros(3, 2), key = kv.zeros(3, 4), k = 2, block = 2, blocks = 2 }, 4))
+    try(core.norm.rope, draw(3) == 1 and some() or fit, table_of({}, 4))
+    try(core.norm.rms_norm, some(), some(), 1e-6)
+    try(core.norm.layer_norm, some(), some(), some(), 1e-6)
+    try(core.norm.hadamard, some())
+    try(core.compress.compress, draw(3) == 1 and some() or kv.zeros(3, 4), draw(2) == 1 and some() or nil,
+      table_of({ ratio = draw(4) }, 3))
+    local ok, c = pcall(core.compress.compressor, table_of({ ratio = 2, width = 2 }, 3))
+    if ok then
+      try(c.push, c, draw(2) == 1 and some() or kv.zeros(3, 2), draw(2) == 1 and some() or nil)
+      try(c.rollback, c, some())
+      try(c.copy, c)
+      c:free()
+    end
+  end
+  lu.assertTrue(good > 1000, tostring(good))
 end
 
 check.main()

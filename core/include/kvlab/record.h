@@ -1,31 +1,33 @@
 /* record.h - how one cache entry (a row of float channels) lies in bytes, as data.
  *
- * A record is a list of fields, each a run of channels in one number format, with or without scales; sizes are
- * derived from it and written down nowhere. kvl_record_compile turns the list into a plan of plain loops.
+ * A record is a list of fields, each a run of channels in one number format, with or without
+ * scales; sizes are derived from it and written down nowhere. kvl_record_compile turns the list
+ * into a plan of plain loops.
  *
- *     data row    field after field: blocks of elements (with their scales before or after them), padding
- *     scale row   field after field: the scales that are split off, padding
- *     page        P data rows, P scale rows, zeroes up to a multiple of `align`; entry e is slot e % P of
- *                 page e / P
+ *     data row    field after field: blocks of elements (with their scales before or after them),
+ * padding scale row   field after field: the scales that are split off, padding page        P data
+ * rows, P scale rows, zeroes up to a multiple of `align`; entry e is slot e % P of page e / P
  *
- * All codes are little-endian. A group is the channels that share a scale, a block is what is stored in one
- * piece: group divides block, block divides channels.
- * docs/records.md explains every choice and lists the records of real engines.
+ * All codes are little-endian. A group is the channels that share a scale, a block is what is
+ * stored in one piece: group divides block, block divides channels. docs/records.md explains every
+ * choice and lists the records of real engines.
  */
 #ifndef kvlab_record_h
 #define kvlab_record_h
 
 #include "kvlab/number.h"
 
-/* How the scale s of a group comes from its elements. amax is the largest |x| that is finite, max the largest
- * value of the element's number; s and x / s are float32. */
+/* How the scale s of a group comes from its elements. amax is the largest |x| that is finite, max
+ * the largest value of the element's number; s and x / s are float32. */
 typedef enum kvl_rule {
     KVL_RULE_RAW,       /* s = amax / max; the quotients use s, its rounding is stored */
     KVL_RULE_POW2_UP,   /* s = 2^ceil(log2(amax / max)): no element saturates */
-    KVL_RULE_OCP_FLOOR, /* s = 2^(floor(log2 amax) - floor(log2 max)) (OCP MX): the largest may saturate */
-    KVL_RULE_NEAREST,   /* s = amax / max rounded to the scale's number; the quotients use the rounded one */
-    KVL_RULE_SIGNED,    /* s = (the value of largest magnitude) / (the lowest integer) (ggml q4_0) */
-    KVL_RULE_RANGE,     /* s = (largest - smallest) / max and the smallest is stored too (ggml q4_1) */
+    KVL_RULE_OCP_FLOOR, /* s = 2^(floor(log2 amax) - floor(log2 max)) (OCP MX): the largest may
+                           saturate */
+    KVL_RULE_NEAREST, /* s = amax / max rounded to the scale's number; the quotients use the rounded
+                         one */
+    KVL_RULE_SIGNED,  /* s = (the value of largest magnitude) / (the lowest integer) (ggml q4_0) */
+    KVL_RULE_RANGE, /* s = (largest - smallest) / max and the smallest is stored too (ggml q4_1) */
     KVL_RULES
 } kvl_rule;
 
@@ -46,11 +48,11 @@ typedef enum kvl_order {
 typedef struct kvl_scale {
     kvl_number number; /* a float or UE8M0 */
     kvl_rule rule;
-    int64_t group;       /* channels per scale; 0: the block */
-    float floor_amax;    /* amax is at least this; 0: no floor */
-    float floor_scale;   /* s is at least this; 0: no floor */
-    bool reciprocal;     /* quotients are x * (1 / s) instead of x / s */
-    kvl_ties ties;       /* of the rounding to the scale's number */
+    int64_t group;     /* channels per scale; 0: the block */
+    float floor_amax;  /* amax is at least this; 0: no floor */
+    float floor_scale; /* s is at least this; 0: no floor */
+    bool reciprocal;   /* quotients are x * (1 / s) instead of x / s */
+    kvl_ties ties;     /* of the rounding to the scale's number */
 } kvl_scale;
 
 typedef struct kvl_field {
@@ -78,21 +80,23 @@ typedef struct kvl_record_info {
     int64_t page_padding;
 } kvl_record_info;
 
-/* Checks the fields and builds the plan; copies what it needs. Messages start with "field N: " (from 1) or
- * "page: ". The caller frees *out with kvl_record_free. */
+/* Checks the fields and builds the plan; copies what it needs. Messages start with "field N: "
+ * (from 1) or "page: ". The caller frees *out with kvl_record_free. */
 KVL_API kvl_status kvl_record_compile(kvl_record **out, const kvl_field *fields, int64_t n_fields,
                                       int64_t page_entries, int64_t page_align, kvl_error *err);
 KVL_API void kvl_record_free(kvl_record *rec);
 KVL_API const kvl_record_info *kvl_record_about(const kvl_record *rec);
 
-/* One entry. x has `channels` floats, data `data_bytes` and scale `scale_bytes` (NULL when that is 0). NaN
- * and inf are left out of amax and then stored by the rule of the element's number. A group whose scale is 0
- * (all zero, no floor) stores zeroes: never NaN. */
-KVL_API void kvl_record_encode(const kvl_record *rec, uint8_t *data, uint8_t *scale, const float *x);
+/* One entry. x has `channels` floats, data `data_bytes` and scale `scale_bytes` (NULL when that is
+ * 0). NaN and inf are left out of amax and then stored by the rule of the element's number. A group
+ * whose scale is 0 (all zero, no floor) stores zeroes: never NaN. */
+KVL_API void kvl_record_encode(const kvl_record *rec, uint8_t *data, uint8_t *scale,
+                               const float *x);
 KVL_API void kvl_record_decode(const kvl_record *rec, float *x, const uint8_t *data,
                                const uint8_t *scale);
 
-/* The plain twins: channel by channel, in double (scales and quotients rounded to float32 by definition). */
+/* The plain twins: channel by channel, in double (scales and quotients rounded to float32 by
+ * definition). */
 KVL_API void kvl_record_encode_ref(const kvl_record *rec, uint8_t *data, uint8_t *scale,
                                    const float *x);
 KVL_API void kvl_record_decode_ref(const kvl_record *rec, double *x, const uint8_t *data,

@@ -1,0 +1,402 @@
+-- attention.lua: one layer's attention as an object: projections, what it stores, what it selects, what it reads.
+--
+-- A layer is run in chunks of T tokens at positions pos0, pos0 + 1, ... (0-based), with any T: a whole sequence,
+-- a part of a prompt, or one token. What it keeps between chunks lives in a cell (kvlab.cell): stores of rows
+-- for entries, index keys and the window, and the compressors' states. Where a store keeps its rows (tensors or
+-- the records of a pool) is the store's business, so the full-sequence form and decoding through caches are
+-- this one code.
+--
+--   A:project(x, pos)  -> p         everything that is multiplied by weights before the cache is touched
+--   A:store(p, pos0, cell)          owner: pool, append the entries and keys that the chunk completes
+--   A:read(p, pos0, cell, shared)   select, read window and entries -> out [B, T, H, width]
+--   A:output(out, pos) -> y         [B, T, D]
+--
+-- The first and the last work on a batch; storing and reading are done for each sequence by itself when the
+-- sequences of a batch are at different positions (A.slice cuts p).
+--
+-- `shared` is what the layers of one pass publish: shared.cells[i], and for selecting layers shared.lists[i]
+-- (int32 [B, T, k], entries in ascending order, -1 for none) and shared.pools[i].
+-- Formulas: DeepSeek-V2 report 2.1 (MLA), V3.2 report 2.1 (indexer), V4 report 2.3 and V4.1 report 2.3.
+local kv_ops = require 'kvlab.tensor'
+local shape = require 'kvlab.shape'
+local suggest = require 'kvlab.suggest'
+local weights = require 'kvlab.weights'
+
+local attention = {}
+
+local class = {}
+local meta = { __index = class, __name = 'kvlab.Attention' }
+
+attention.orders = { 'expand', 'absorb', 'merged' }
+
+-- --- making -------------------------------------------------------------------------------------------
+-- YaRN's magnitude goes into MLA's softmax scale: mscale^2 with mscale = 0.1 a ln(factor) + 1 (semantics 1.3).
+local function softmax_scale(s)
+  local get = s.get
+  if s.form == 'heads' or s.form == 'entry' then return get 'head_dim' ^ -0.5 end
+  local scale = (get 'qk_nope_head_dim' + get 'qk_rope_head_dim') ^ -0.5
+  local yarn = get('rope_scaling', true)
+  if yarn and yarn.mscale_all_dim and yarn.factor > 1 then
+    scale = scale * (0.1 * yarn.mscale_all_dim * math.log(yarn.factor) + 1) ^ 2
+  end
+  return scale
+end
+
+-- One RoPE table for a layer: its query, window, entries, index queries and keys and the inverse alike. K = V
+-- layers that read compressed entries have a base of their own with YaRN, those that read none plain RoPE.
+local function rope_table(s)
+  local get = s.get
+  local n = s.form == 'heads' and get 'head_dim' or get('qk_rope_head_dim', true) or 0
+  if n == 0 then return nil end
+  local theta, yarn = get('rope_theta', true) or 10000, get('rope_scaling', true)
+  if s.form == 'entry' then
+    if s.owner then theta = get('compress_rope_theta', true) or theta else yarn = nil end
+  end
+  return kv_ops.rope_freqs { channels = n, theta = theta, yarn = yarn and {
+    factor = yarn.factor, context = yarn.original_max_position_embeddings, beta_fast = yarn.beta_fast or 32,
+    beta_slow = yarn.beta_slow or 1 } or nil }
+end
+
+-- attention.new(L, i, widths, options) -> the attention of layer i (1-based) of L.
+-- options: weights = a table of tensors by name (without prefix; missing ones are an error), order = 'expand',
+-- 'absorb' or 'merged' (MLA; by default a chunk expands and a single token absorbs), index_query = a plan that
+-- index queries go through (they are quantised like the keys).
+function attention.new(L, i, widths, options)
+  options = options or {}
+  local s = shape.of(L, i, widths)
+  local self = setmetatable({ index = i, shape = s, w = {}, scale = softmax_scale(s), freqs = rope_table(s),
+    eps = s.get('rms_norm_eps', true) or 1e-6, order = options.order, index_query = options.index_query }, meta)
+  if self.order and not suggest.contains(attention.orders, self.order) then
+    error(("order = '%s': expected expand, absorb or merged%s"):format(tostring(self.order),
+      suggest.phrase(tostring(self.order), attention.orders)), 0)
+  end
+  for _, spec in ipairs(weights.of(s)) do
+    local tensor = options.weights[spec.name]
+    if not tensor then error(('%s: the weight %s is missing'):format(s.at, spec.name), 0) end
+    local have, want = tensor.shape, spec.shape
+    if #have ~= #want or have[1] ~= want[1] or have[2] ~= want[2] then
+      error(('%s: the weight %s is {%s}, expected {%s}'):format(s.at, spec.name, table.concat(have, ', '),
+        table.concat(want, ', ')), 0)
+    end
+    self.w[spec.name] = tensor
+  end
+  if s.form == 'latent' then self:split_up_projection() end
+  return self
+end
+
+-- Owners after the cut project the encoder's output, unless they say source = input (V4.1 report 2.2).
+function class:fed_by_encoder(cut)
+  return self.index > cut and self.shape.layer.source ~= 'input'
+end
+
+-- kv_b_proj holds, head after head, the rows of the key and of the value up-projection.
+function class:split_up_projection()
+  local get = self.shape.get
+  local H, nope, d_v = get 'num_attention_heads', get 'qk_nope_head_dim', get 'v_head_dim'
+  local up = self.w['kv_b_proj.weight']:reshape(H, nope + d_v, get 'kv_lora_rank')
+  self.key_up = up:slice(2, 1, nope)             -- [H, nope, rank]
+  self.value_up = up:slice(2, nope + 1, -1)      -- [H, d_v, rank]
+end
+
+-- W~Q_h = W^UQ_h (W^UK_h)^T and W~O_h = W^UV_h W^O_h (article, Figures 5 and 6), made when first used.
+function class:merge_weights()
+  if self.query_merged then return end
+  local get = self.shape.get
+  local H, nope, rope, d_v = get 'num_attention_heads', get 'qk_nope_head_dim', get 'qk_rope_head_dim', get 'v_head_dim'
+  local up = self.w['q_b_proj.weight'] or self.w['q_proj.weight']
+  local latent = up.shape[2]
+  local content = up:reshape(H, nope + rope, latent):slice(2, 1, nope)
+  self.query_merged = self.key_up:transpose(2, 3):matmul(content)               -- [H, rank, latent]
+  local out = self.w['o_proj.weight']
+  local D = out.shape[1]
+  self.output_merged = self.value_up:transpose(2, 3)
+    :matmul(out:reshape(D, H, d_v):permute(2, 3, 1))                            -- [H, rank, D]
+end
+
+-- --- projections --------------------------------------------------------------------------------------
+-- x [B, T, in] times a checkpoint matrix [out, in].
+local function linear(x, w) return x:matmul(w:transpose(1, 2)) end
+
+-- pos is the position of the first token, or a list with the position of each batch item (T = 1).
+local function at(pos, options)
+  if type(pos) == 'table' then options.positions = pos else options.pos0 = pos end
+  return options
+end
+
+function class:rotate(x, pos, stride, inverse)
+  if not self.freqs then return x end
+  return kv_ops.rope(x, self.freqs, at(pos, { stride = stride, inverse = inverse,
+    half_split = self.shape.get('rope_interleave', true) == false }))
+end
+
+-- The latent that queries come from: x itself without query compression.
+function class:query_latent(x)
+  local w = self.w
+  if w['q_a_proj.weight'] then
+    return kv_ops.rms_norm(linear(x, w['q_a_proj.weight']), w['q_a_layernorm.weight'], self.eps)
+  elseif w['wq_a.weight'] then
+    return kv_ops.rms_norm(linear(x, w['wq_a.weight']), w['q_norm.weight'], self.eps)
+  end
+  return x
+end
+
+-- x [B, T, H, a] times one matrix [H, a, b] a head -> [B, T, H, b].
+local function per_head(x, w)
+  local B, T, H = x.shape[1], x.shape[2], x.shape[3]
+  return x:reshape(B * T, H, -1):transpose(1, 2):matmul(w):transpose(1, 2):reshape(B, T, H, -1)
+end
+
+-- Queries as they meet the rows, [B, T, H, key width]: rotated, and for MLA in the order of computation.
+function class:queries(latent, pos, order)
+  local w, get = self.w, self.shape.get
+  local B, T = latent.shape[1], latent.shape[2]
+  local H = get 'num_attention_heads'
+  local q = linear(latent, w['q_b_proj.weight'] or w['q_proj.weight'] or w['wq_b.weight'] or w['wq.weight'])
+  q = q:reshape(B, T, H, -1)
+  if self.shape.form == 'heads' then return self:rotate(q, pos) end
+  if self.shape.form == 'entry' then
+    if get('query_head_norm', true) then q = kv_ops.rms_norm(q, nil, self.eps) end
+    return self:rotate(q, pos)
+  end
+  local nope = get 'qk_nope_head_dim'
+  local content, rotary = q:slice(4, 1, nope), self:rotate(q:slice(4, nope + 1, -1), pos)
+  if order == 'absorb' then content = per_head(content, self.key_up)
+  elseif order == 'merged' then
+    self:merge_weights()
+    content = latent:reshape(1, B * T, -1):matmul(self.query_merged:transpose(2, 3))  -- [H, B T, rank]
+      :transpose(1, 2):reshape(B, T, H, -1)
+  end
+  return kv_ops.cat({ content, rotary }, 4)
+end
+
+-- The row of one token before pooling, rotation and norm, and what finishes it: per-head K and V, latent and
+-- rotary key, or one entry. `prefix` is 'window.' for local KV beside an own cache.
+function class:raw_row(x, prefix)
+  local w = self.w
+  if self.shape.form == 'heads' then
+    return kv_ops.cat({ linear(x, w[prefix .. 'k_proj.weight']), linear(x, w[prefix .. 'v_proj.weight']) }, 3)
+  elseif self.shape.form == 'latent' then
+    return linear(x, w[prefix .. 'kv_a_proj_with_mqa.weight'])
+  end
+end
+
+-- Norm and rotation of pooled rows [B, n, channels] whose tokens start `stride` apart.
+function class:finish_row(row, pos, stride, prefix)
+  local s = self.shape
+  local B, n = row.shape[1], row.shape[2]
+  if s.form == 'heads' then
+    local dims = s.main or s.local_kv
+    local key = row:slice(3, 1, dims.key):reshape(B, n, dims.kv_heads, -1)
+    key = self:rotate(key, pos, stride):reshape(B, n, dims.key)
+    return kv_ops.cat({ key, row:slice(3, dims.key + 1, -1) }, 3)
+  end
+  local rank = s.get 'kv_lora_rank'
+  local latent = kv_ops.rms_norm(row:slice(3, 1, rank), self.w[prefix .. 'kv_a_layernorm.weight'], self.eps)
+  return kv_ops.cat({ latent, self:rotate(row:slice(3, rank + 1, -1), pos, stride) }, 3), latent
+end
+
+-- Local KV of the chunk: [B, T, channels], one row a token.
+function class:local_rows(x, pos)
+  if self.shape.form == 'entry' then
+    local row = kv_ops.rms_norm(linear(x, self.w['wkv.weight']), self.w['kv_norm.weight'], self.eps)
+    return self:rotate(row, pos)
+  end
+  local prefix = self.shape.owns and 'window.' or ''
+  return (self:finish_row(self:raw_row(x, prefix), pos, 1, prefix))
+end
+
+-- --- the index ----------------------------------------------------------------------------------------
+function class:index_norm(key)
+  local w = self.w
+  if self.shape.layer.keys == 'input' then
+    return kv_ops.layer_norm(key, w['indexer.k_norm.weight'], w['indexer.k_norm.bias'], 1e-6)
+  end
+  return kv_ops.rms_norm(key, w['indexer.k_norm.weight'] or w['indexer.compressor.norm.weight'], self.eps)
+end
+
+-- RoPE and Hadamard of index queries and keys alike.
+function class:index_rotate(x, pos, stride)
+  local get = self.shape.get
+  if self.freqs then
+    local first = get('index_rope', true) == 'first'
+    x = kv_ops.rope(x, self.freqs, at(pos, { stride = stride, first = first, half_split = first }))
+  end
+  if get('index_hadamard', true) then x = kv_ops.hadamard(x) end
+  return x
+end
+
+-- Index queries [B, T, heads, d] and head weights [B, T, heads] with the constants d^-1/2 heads^-1/2.
+function class:index_queries(x, latent, pos)
+  local s, w, get = self.shape, self.w, self.shape.get
+  local heads, d = get 'index_n_heads', s.index.channels
+  local q = linear(s.form == 'heads' and x or latent, w['indexer.wq_b.weight'])
+    :reshape(x.shape[1], x.shape[2], heads, d)
+  q = self:index_rotate(q, pos)
+  if self.index_query then q = self.index_query:roundtrip(q) end
+  return q, linear(x, w['indexer.weights_proj.weight']) * (d ^ -0.5 * heads ^ -0.5)
+end
+
+-- --- projections of a chunk ---------------------------------------------------------------------------
+-- What an owner takes in: candidates and scores of the compressors, or the key of the token itself.
+function class:project_owner(x)
+  local s, w, l = self.shape, self.w, self.shape.layer
+  local p = { owner_T = x.shape[2] }
+  if s.form == 'entry' then p.candidates = linear(x, w['compressor.wkv.weight']) else p.candidates = self:raw_row(x, '') end
+  if w['compressor.wgate.weight'] then p.gate = linear(x, w['compressor.wgate.weight']) end
+  if l.keys == 'input' then p.index_keys = linear(x, w['indexer.wk.weight'])
+  elseif l.keys == 'compressor' then
+    p.index_keys = linear(x, w['indexer.compressor.wkv.weight'])
+    if w['indexer.compressor.wgate.weight'] then p.index_gate = linear(x, w['indexer.compressor.wgate.weight']) end
+  end
+  return p
+end
+
+-- A:project(x, pos) -> p for x [B, T, D].
+function class:project(x, pos)
+  local s = self.shape
+  local T = x.shape[2]
+  local p = { T = T, order = s.form == 'latent' and (self.order or (T > 1 and 'expand' or 'absorb')) or nil }
+  local latent = self:query_latent(x)
+  p.q = self:queries(latent, pos, p.order)
+  if s.topk then p.index_q, p.index_w = self:index_queries(x, latent, pos) end
+  if s.window > 0 then p.window_rows = self:local_rows(x, pos) end
+  return p
+end
+
+-- attention.slice(p, b) -> the part of batch item b.
+function attention.slice(p, b)
+  local part = {}
+  for name, value in pairs(p) do
+    part[name] = kv_ops.is_tensor(value) and value:slice(1, b, b) or value
+  end
+  return part
+end
+
+-- --- storing ------------------------------------------------------------------------------------------
+-- A:store(p, pos0, cell): the owner takes the tokens of p = project_owner(x) in, from position pos0 on, and
+-- stores the entries and keys that they complete.
+function class:store(p, pos0, cell)
+  local s, w, l = self.shape, self.w, self.shape.layer
+  local m = s.ratio
+  local start = pos0 - pos0 % m -- the first token of the first block that this chunk can complete
+  local rows = p.candidates
+  if cell.compressor then rows = cell.compressor:push(rows, p.gate) end
+  local entries, latent
+  if s.form == 'entry' then
+    latent = kv_ops.rms_norm(rows, w['compressor.norm.weight'], self.eps)
+    entries = self:rotate(latent, start, m)
+  else
+    entries, latent = self:finish_row(rows, start, m, '')
+  end
+  cell.main:append(entries)
+  if not l.keys then return end
+  local keys = p.index_keys
+  if l.keys == 'entry' then keys = linear(latent, w['indexer.wk.weight'])
+  elseif l.keys == 'compressor' then keys = cell.index_compressor:push(keys, p.index_gate) end
+  cell.index:append(self:index_rotate(self:index_norm(keys), start, m))
+end
+
+-- --- reading ------------------------------------------------------------------------------------------
+-- MLA: rows [B, S, rank + rope] as per-head keys [B, S, H, nope + rope] and values [B, S, H, d_v].
+function class:expand(rows)
+  local get = self.shape.get
+  local B, S = rows.shape[1], rows.shape[2]
+  local H, rank, rope = get 'num_attention_heads', get 'kv_lora_rank', get 'qk_rope_head_dim'
+  local up = linear(rows:slice(3, 1, rank), self.w['kv_b_proj.weight']):reshape(B, S, H, -1)
+  local nope = get 'qk_nope_head_dim'
+  local rotary = rows:slice(3, rank + 1, -1):reshape(B, S, 1, rope):expand(B, S, H, rope)
+  return kv_ops.cat({ up:slice(4, 1, nope), rotary }, 4), up:slice(4, nope + 1, -1)
+end
+
+-- Column ranges of a row source for this layer's form.
+function class:columns(source)
+  local s = self.shape
+  local dims = s.main or s.local_kv
+  source.kv_heads = dims.kv_heads
+  if s.form == 'heads' then
+    source.key, source.value = { 1, dims.key }, { dims.key + 1, dims.key + dims.value }
+  elseif s.form == 'latent' then
+    source.key, source.value = { 1, dims.channels }, { 1, s.get 'kv_lora_rank' }
+  else
+    source.key, source.value = { 1, dims.channels }, { 1, dims.channels }
+  end
+  return source
+end
+
+-- Scores the owner's keys and publishes the list, and the pool, of the chunk.
+function class:select(p, pos0, shared)
+  local s = self.shape
+  local store = shared.cells[s.owner].index
+  local found
+  if store:count() == 0 then -- nothing to select yet: an empty list
+    found = { top = kv_ops.filled({ p.q.shape[1], p.T, 1 }, -1, 'int32') }
+  else
+    found = kv_ops.index { q = p.index_q, w = p.index_w, keys = store:source 'index', pos0 = pos0, ratio = s.ratio,
+      k = s.topk, pool = s.pool and shared.pools[s.owner] or nil, build = s.layer.pool or nil }
+  end
+  shared.lists[self.index] = found.top
+  shared.pools[self.index] = found.pool
+end
+
+-- The sources of one chunk: the window, and the entries of the owner that are selected.
+function class:sources(p, pos0, cell, shared)
+  local s = self.shape
+  local sources = {}
+  if s.window > 0 then
+    local source = cell.window:extend(p.window_rows, pos0)
+    source.see, source.window = 'window', s.window
+    sources[#sources + 1] = self:columns(source)
+  end
+  if s.owner then
+    local store = shared.cells[s.owner].main
+    if store:count() > 0 then
+      local source = store:source 'selected'
+      local list = shared.lists[s.selector]
+      if list then source.see, source.list = 'list', list:slice(2, -p.T, -1)
+      else source.see, source.ratio = 'blocks', s.ratio end
+      sources[#sources + 1] = self:columns(source)
+    end
+  end
+  return sources
+end
+
+-- A:read(p, pos0, cell, shared) -> out [B, T, H, value width].
+function class:read(p, pos0, cell, shared)
+  if self.shape.topk then self:select(p, pos0, shared) end
+  local sources = self:sources(p, pos0, cell, shared)
+  if p.order == 'expand' then
+    for i, source in ipairs(sources) do
+      local key, value = self:expand(source.store:read(source))
+      sources[i] = { key_rows = key, value_rows = value, pos0 = source.pos0, see = source.see, list = source.list,
+        ratio = source.ratio, window = source.window }
+    end
+  end
+  for _, source in ipairs(sources) do source.store = nil end
+  return kv_ops.attend { q = p.q, sources = sources, sink = self.w.attn_sink, scale = self.scale, pos0 = pos0 }
+end
+
+-- --- output -------------------------------------------------------------------------------------------
+-- A:output(out, pos, order) -> y [B, T, D]: back from rotation (the rows of K = V layers are values that were
+-- rotated), and the output projection; grouped for K = V layers (V4 report 2.3): a matrix for each group of
+-- heads, then one for all.
+function class:output(out, pos, order)
+  local s, w = self.shape, self.w
+  local B, T = out.shape[1], out.shape[2]
+  if s.form == 'entry' then
+    out = self:rotate(out, pos, 1, true)
+    if w['wo.weight'] then return linear(out:reshape(B, T, -1), w['wo.weight']) end
+    local groups, rank = s.get 'o_groups', s.get 'o_lora_rank'
+    local grouped = out:reshape(B * T, groups, -1):transpose(1, 2)                           -- [G, BT, in]
+    local first = grouped:matmul(w['wo_a.weight']:reshape(groups, rank, -1):transpose(2, 3)) -- [G, BT, rank]
+    return linear(first:transpose(1, 2):reshape(B, T, groups * rank), w['wo_b.weight'])
+  end
+  if order == 'merged' then -- the sum over heads of out_h W~O_h
+    local D = self.output_merged.shape[3]
+    return out:reshape(B * T, -1):matmul(self.output_merged:reshape(-1, D)):reshape(B, T, D)
+  end
+  if order == 'absorb' then out = per_head(out, self.value_up:transpose(2, 3)) end
+  return linear(out:reshape(B, T, -1), w['o_proj.weight'])
+end
+
+attention.class = class
+return attention

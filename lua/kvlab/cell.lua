@@ -1,0 +1,207 @@
+-- cell.lua: what one layer keeps between chunks: stores of rows and the states of its compressors.
+--
+-- A store is a list of rows that grows at its end; it says where its rows are as a source for kv.attend and
+-- kv.index. Two kinds:
+--   tensors   rows [B, n, channels] in float32, through a quantiser (a record's decode of its encode) or not
+--   a table   pages of records in a pool, one sequence (B = 1); every read is counted there
+-- A window is a store of which only the last rows are read; in a pool it is a ring.
+local kv_ops = require 'kvlab.tensor'
+
+local cell = {}
+
+-- --- tensors ------------------------------------------------------------------------------------------
+local Tensors = {}
+Tensors.__index = Tensors
+
+local function tensors(plan) return setmetatable({ plan = plan, rows = nil, first = 0 }, Tensors) end
+
+function Tensors:append(rows)
+  if rows.shape[2] == 0 then return end
+  if self.plan then rows = self.plan:roundtrip(rows) end
+  self.rows = self.rows and kv_ops.cat({ self.rows, rows }, 2) or rows
+end
+
+function Tensors:count() return self.rows and self.rows.shape[2] or 0 end
+function Tensors:source() return { rows = self.rows, pos0 = self.first, store = self } end
+function Tensors.read(_, source) return source.rows end
+
+-- extend(rows, pos0): appends the window rows of a chunk and says where those that it may see are.
+function Tensors:extend(rows, pos0)
+  if not self.rows then self.first = pos0 end
+  self:append(rows)
+  return self:source()
+end
+
+-- --- tables of a pool ---------------------------------------------------------------------------------
+local Tables = {}
+Tables.__index = Tables
+
+local function tables(table, counters) return setmetatable({ table = table, counters = counters }, Tables) end
+
+function Tables:append(rows) self.table:append(rows) end
+function Tables:count() return #self.table end
+function Tables:source(kind)
+  return { table = self.table, counters = self.counters, kind = kind, store = self }
+end
+
+function Tables:read(source)
+  return self.table:read(1, #self.table, source.kind, self.counters)
+end
+
+-- --- rings --------------------------------------------------------------------------------------------
+local Rings = {}
+Rings.__index = Rings
+
+local function rings(table, counters, plan, window)
+  return setmetatable({ table = table, counters = counters, plan = plan, window = window, first = 0 }, Rings)
+end
+
+-- One token is read from the ring like any other row. A longer chunk does not fit into the ring beside the
+-- rows that its first queries need, so these are read out first and the chunk's own rows follow them as the
+-- record would give them back.
+function Rings:extend(rows, pos0)
+  if #self.table == 0 then self.first = pos0 end
+  if rows.shape[2] == 1 then
+    self.table:append(rows)
+    return { table = self.table, counters = self.counters, kind = 'window', store = self, pos0 = self.first }
+  end
+  local seen = math.min(self.window - 1, #self.table)
+  local all = self.plan:roundtrip(rows)
+  if seen > 0 then
+    local last = #self.table
+    all = kv_ops.cat({ self.table:read(last - seen + 1, last, 'window', self.counters), all }, 2)
+  end
+  self.table:append(rows)
+  return { rows = all, pos0 = pos0 - seen, store = self }
+end
+
+function Rings:read(source)
+  if source.rows then return source.rows end
+  local last = #self.table
+  local seen = math.min(self.window, last)
+  source.pos0 = source.pos0 + last - seen
+  return self.table:read(last - seen + 1, last, 'window', self.counters)
+end
+
+-- --- cells --------------------------------------------------------------------------------------------
+local class = {}
+local meta = { __index = class, __name = 'kvlab.Cell' }
+
+local function compressor(width, l, bias, rollback, batch)
+  return kv_ops.compressor { ratio = l.ratio, width = width, overlap = l.overlap, bias = bias, rollback = rollback,
+    batch = batch }
+end
+
+local function add_compressors(self, A, rollback, batch)
+  local s = A.shape
+  if not s.owns then return end
+  local l = s.layer
+  if l.ratio > 1 or s.form == 'entry' then
+    self.compressor = compressor(s.main.channels, l, A.w['compressor.ape'], rollback, batch)
+  end
+  if l.keys == 'compressor' then
+    self.index_compressor = compressor(s.index.channels, l, A.w['indexer.compressor.ape'], rollback, batch)
+  end
+end
+
+-- cell.of_tensors(A, batch, quantisers) -> the cell of layer A for the full-sequence form. quantisers: plans
+-- main, index, window, or none of them.
+function cell.of_tensors(A, batch, quantisers)
+  local s = A.shape
+  local q = quantisers or {}
+  local self = setmetatable({}, meta)
+  add_compressors(self, A, 0, batch)
+  if s.owns then self.main = tensors(q.main) end
+  if s.owns and s.layer.keys then self.index = tensors(q.index) end
+  if s.window > 0 then self.window = tensors(q.window) end
+  return self
+end
+
+-- cell.of_pool(A, plans, pool_of, counters, rollback) -> the cell of layer A for one sequence. pool_of(plan) is
+-- the pool for a record's pages; rollback is how many tokens can be taken back.
+function cell.of_pool(A, plans, pool_of, counters, rollback)
+  local s = A.shape
+  local self = setmetatable({ counters = counters }, meta)
+  add_compressors(self, A, rollback, 1)
+  if s.owns then self.main = tables(pool_of(plans.main):table(), counters) end
+  if s.owns and s.layer.keys then self.index = tables(pool_of(plans.index):table(), counters) end
+  if s.window > 0 then
+    self.window = rings(pool_of(plans.window):table(s.window + rollback, s.window), counters, plans.window, s.window)
+  end
+  return self
+end
+
+local STORES = { 'main', 'index', 'window' }
+local STATES = { 'compressor', 'index_compressor' }
+
+-- fork() -> a cell that shares the pages; `counters` are the new owner's.
+function class:fork(counters)
+  local copy = setmetatable({ counters = counters or self.counters }, meta)
+  for _, name in ipairs(STORES) do
+    local store = self[name]
+    if store then
+      local twin = {}
+      for key, value in pairs(store) do twin[key] = value end
+      twin.table, twin.counters = store.table:fork(), copy.counters
+      copy[name] = setmetatable(twin, getmetatable(store))
+    end
+  end
+  for _, name in ipairs(STATES) do
+    if self[name] then copy[name] = self[name]:copy() end
+  end
+  return copy
+end
+
+-- reserve(pos0, T): pages for T more tokens, or an error that leaves the tables as they were.
+function class:reserve(pos0, T, ratio)
+  if self.main then
+    local more = (pos0 + T) // ratio - pos0 // ratio
+    self.main.table:reserve(more)
+    if self.index then self.index.table:reserve(more) end
+  end
+  if self.window then self.window.table:reserve(T) end
+end
+
+-- rollback(n, position, ratio): forgets the last n of `position` tokens.
+function class:rollback(n, position, ratio)
+  local left = position - n
+  if self.main then
+    self.main.table:truncate(left // ratio)
+    if self.index then self.index.table:truncate(left // ratio) end
+  end
+  if self.window then self.window.table:truncate(left) end
+  for _, name in ipairs(STATES) do
+    if self[name] then self[name]:rollback(n) end
+  end
+end
+
+-- What the cell holds: stored and allocated bytes of its tables, and the bytes of its compressors' states.
+function class:stats()
+  local total = { stored = 0, allocated = 0, padding = 0, state = 0, rollback = 0 }
+  for _, name in ipairs(STORES) do
+    if self[name] then
+      for key, value in pairs(self[name].table:stats()) do
+        if total[key] then total[key] = total[key] + value end
+      end
+    end
+  end
+  for _, name in ipairs(STATES) do
+    if self[name] then
+      total.state = total.state + self[name]:state_bytes()
+      total.rollback = total.rollback + self[name]:rollback_bytes()
+    end
+  end
+  return total
+end
+
+function class:free()
+  for _, name in ipairs(STORES) do
+    if self[name] and self[name].table then self[name].table:free() end
+  end
+  for _, name in ipairs(STATES) do
+    if self[name] then self[name]:free() end
+  end
+end
+
+cell.class = class
+return cell

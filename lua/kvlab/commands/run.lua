@@ -1,0 +1,34 @@
+-- kvlab run FILE [ARGS]: runs an experiment.
+local cli = require 'kvlab.cli'
+
+local command = {
+  name = 'run',
+  usage = 'run FILE.lua [ARGUMENTS]',
+  summary = 'run an experiment file',
+  text = [[Runs a Lua file with kvlab loaded; the arguments after it are the file's own (`...`). It is your own program
+and may do anything Lua can. A path that is not found here is looked up in the kvlab folder.]],
+  options = {},
+  passes_on = true,
+}
+
+local function readable(path)
+  local file = io.open(path)
+  if not file then return false end
+  local ok = file:read(0) ~= nil or file:seek('end') == 0 -- a folder opens, but does not read
+  file:close()
+  return ok
+end
+
+function command.run(args)
+  local path = args[1]
+  if not path then cli.usage('run: expected a file: kvlab run experiments/generations/run.lua') end
+  if not readable(path) and KVLAB_ROOT and readable(KVLAB_ROOT .. '/' .. path) then
+    path = KVLAB_ROOT .. '/' .. path
+  end
+  if not readable(path) then cli.failed('run: cannot read %s', path) end
+  local chunk, problem = loadfile(path, 't')
+  if not chunk then cli.failed('%s', problem) end
+  return chunk(table.unpack(args, 2))
+end
+
+return command

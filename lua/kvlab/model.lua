@@ -1,0 +1,254 @@
+-- model.lua: a layout with widths and weights: token embedding, pre-norm layers of attention and SwiGLU, head.
+--
+--   h = embed[tokens];  for each layer  h = h + attention(norm(h)),  h = h + ffn(norm(h));  logits = head norm(h)
+--
+-- model:forward runs whole sequences through tensors; a sequence (kvlab.sequence) runs the same layers through
+-- caches. Both call model:run, which knows neither.
+local attention = require 'kvlab.attention'
+local cell = require 'kvlab.cell'
+local count = require 'kvlab.count'
+local kv_ops = require 'kvlab.tensor'
+local layout = require 'kvlab.layout'
+local shape = require 'kvlab.shape'
+local suggest = require 'kvlab.suggest'
+local weights = require 'kvlab.weights'
+
+local model = {}
+
+local class = {}
+local meta = { __name = 'kvlab.Model', __index = class }
+
+local OPTIONS = { 'seed', 'weights', 'tied', 'ffn', 'order', 'quantisers', 'hidden_only' }
+
+local function linear(x, w) return x:matmul(w:transpose(1, 2)) end
+
+-- --- names and shapes of everything outside attention (as in the released checkpoints) ------------------
+local function block_names(s, i)
+  if s.form == 'entry' then
+    return { attn_norm = ('layers.%d.attn_norm.weight'):format(i - 1), ffn_norm = ('layers.%d.ffn_norm.weight'):format(i - 1),
+      gate = ('layers.%d.ffn.w1.weight'):format(i - 1), up = ('layers.%d.ffn.w3.weight'):format(i - 1),
+      down = ('layers.%d.ffn.w2.weight'):format(i - 1) }
+  end
+  local at = ('model.layers.%d.'):format(i - 1)
+  return { attn_norm = at .. 'input_layernorm.weight', ffn_norm = at .. 'post_attention_layernorm.weight',
+    gate = at .. 'mlp.gate_proj.weight', up = at .. 'mlp.up_proj.weight', down = at .. 'mlp.down_proj.weight' }
+end
+
+-- model.parameters(L, widths, options) -> an ordered list of { name, shape }; ffn = 0 leaves the FFN out,
+-- tied = true the head, hidden_only everything but the layers and their norms.
+function model.parameters(L, widths, options)
+  local list = {}
+  local function add(name, ...) list[#list + 1] = { name = name, shape = { ... } } end
+  local D = widths.hidden_size
+  if not D then error('model: the width hidden_size is missing', 0) end
+  local ffn = options.ffn or widths.intermediate_size or 0
+  local released = shape.of(L, 1, widths).form == 'entry'
+  if not options.hidden_only then
+    if not widths.vocab_size then error('model: the width vocab_size is missing', 0) end
+    add(released and 'embed.weight' or 'model.embed_tokens.weight', widths.vocab_size, D)
+  end
+  for i = 1, #L do
+    local s = shape.of(L, i, widths)
+    local names = block_names(s, i)
+    add(names.attn_norm, D)
+    for _, w in ipairs(weights.of(s)) do
+      list[#list + 1] = { name = weights.prefix(s, i) .. w.name, shape = w.shape }
+    end
+    if ffn > 0 then
+      add(names.ffn_norm, D)
+      add(names.gate, ffn, D)
+      add(names.up, ffn, D)
+      add(names.down, D, ffn)
+    end
+  end
+  if not options.hidden_only then
+    add(released and 'norm.weight' or 'model.norm.weight', D)
+    if not options.tied then add(released and 'head.weight' or 'lm_head.weight', widths.vocab_size, D) end
+  end
+  return list
+end
+
+-- Random weights: matrices normal with 1/sqrt(inputs), norms one, biases and sinks zero-mean and small. Every
+-- tensor has a seed of its own, so that a layout that gains a layer keeps the others.
+local function random_weight(spec, seed)
+  local n = 0
+  for at = 1, #spec.name do n = (n * 31 + spec.name:byte(at)) % 2147483647 end
+  local options = { seed = seed * 2147483647 + n }
+  for k, size in ipairs(spec.shape) do options[k] = size end
+  if spec.name:find('norm%.weight$') or spec.name:find('layernorm%.weight$') then
+    return kv_ops.ones(spec.shape)
+  end
+  local inputs = #spec.shape == 2 and not spec.name:find('ape$') and spec.shape[2]
+  options.std = inputs and inputs ^ -0.5 or 0.1
+  return kv_ops.random(options)
+end
+
+-- kv.model(L, widths, options) -> a model.
+-- options: seed (1) or weights (a table of tensors by checkpoint name); tied (false); ffn (intermediate_size; 0:
+-- none); order (MLA); quantisers (records main, index, window, index_query that the full-sequence form applies).
+function model.new(L, widths, options)
+  if type(L) == 'string' then L = layout.new(L) end
+  if not layout.is(L) then error(('model: expected a layout, got %s'):format(type(L)), 0) end
+  options = options or {}
+  for key in pairs(options) do
+    if not suggest.contains(OPTIONS, key) then
+      error(("model: unknown option '%s'%s"):format(tostring(key), suggest.phrase(tostring(key), OPTIONS)), 0)
+    end
+  end
+  widths = count.widths(L, widths)
+  local given = options.weights
+  local self = setmetatable({ layout = L, widths = widths, layers = {}, blocks = {}, parameters = {}, names = {},
+    eps = widths.rms_norm_eps or 1e-6, ffn = options.ffn or widths.intermediate_size or 0,
+    hidden_only = options.hidden_only, pools = {} }, meta)
+  for _, spec in ipairs(model.parameters(L, widths, options)) do
+    local tensor = given and given[spec.name]
+    if given and not tensor and not spec.name:find('attn_norm') then
+      error(('model: the weight %s is missing'):format(spec.name), 0)
+    end
+    self.names[#self.names + 1] = spec.name
+    self.parameters[spec.name] = tensor or random_weight(spec, options.seed or 1)
+  end
+  self.quantisers = {}
+  for i = 1, #L do
+    local s = shape.of(L, i, widths)
+    local own = {}
+    local prefix = weights.prefix(s, i)
+    for _, w in ipairs(weights.of(s)) do own[w.name] = self.parameters[prefix .. w.name] end
+    local q = options.quantisers
+    local index_query = q and q.index_query and s.topk
+      and q.index_query:plan { channels = s.index.channels, rotary = s.index.rotary }
+    self.layers[i] = attention.new(L, i, widths, { weights = own, order = options.order,
+      index_query = index_query or nil })
+    self.blocks[i] = block_names(s, i)
+    self.quantisers[i] = q and model.plans(s, q) or nil
+  end
+  return self
+end
+
+-- The plans of a layer's rows under a set of records (main, index, window).
+function model.plans(s, records)
+  local function plan(rec, dims)
+    return rec and dims and rec:plan { channels = dims.channels, rotary = dims.rotary, key = dims.key,
+      value = dims.value } or nil
+  end
+  return { main = s.owns and plan(records.main, s.main) or nil, index = s.owns and plan(records.index, s.index) or nil,
+    window = plan(records.window, s.local_kv) }
+end
+
+function class:weight(name) return self.parameters[name] end
+
+function class:norm(h, name) return kv_ops.rms_norm(h, self.parameters[name], self.eps) end
+
+-- The FFN of layer i (SwiGLU), added to h.
+function class:add_ffn(i, h)
+  if self.ffn == 0 then return h end
+  local names, p = self.blocks[i], self.parameters
+  local n = self:norm(h, names.ffn_norm)
+  return h + linear(linear(n, p[names.gate]):silu() * linear(n, p[names.up]), p[names.down])
+end
+
+-- model:run(h, pos0, cells, replay) -> h of the last layer [B, T', D], evaluations. The chunk h [B, T, D] is at
+-- positions pos0 ...; replay = n runs the layers after the cut on its last n positions only (V4.1 report
+-- 3.2.2), while owners there still take in the encoder's output at every position.
+function class:run(h, pos0, cells, replay)
+  local cut = self.layout.cut or #self.layers
+  local shared = { cells = cells, lists = {}, pools = {} }
+  local evaluations = 0
+  local encoder_out, encoder_pos0 -- what the owners after the cut are fed from
+  for i, A in ipairs(self.layers) do
+    if i == cut + 1 then
+      encoder_out, encoder_pos0 = h, pos0
+      local T = h.shape[2]
+      if replay and replay < T then
+        h, pos0 = h:slice(2, T - replay + 1, T), pos0 + T - replay
+      end
+    end
+    local norm = self.blocks[i].attn_norm
+    local x = self:norm(h, norm)
+    if A.shape.owns then
+      if A:fed_by_encoder(cut) then
+        local from = i == cut + 1 and h == encoder_out and x or self:norm(encoder_out, norm)
+        A:store(A:project_owner(from), encoder_pos0, cells[i])
+      else
+        if i > cut and encoder_pos0 ~= pos0 then
+          error(('%s: source = input, so bounded replay cannot fill its cache'):format(A.shape.at), 0)
+        end
+        A:store(A:project_owner(x), pos0, cells[i])
+      end
+    end
+    local p = A:project(x, pos0)
+    h = h + A:output(A:read(p, pos0, cells[i], shared), pos0, p.order)
+    h = self:add_ffn(i, h)
+    evaluations = evaluations + h.shape[2]
+  end
+  return h, evaluations, shared
+end
+
+-- model:run_batch(h, sequences) -> h [B, 1, D]: one token for each of several sequences at positions of their
+-- own. Projections are done for all at once; each sequence stores and reads for itself.
+function class:run_batch(h, sequences)
+  local cut = self.layout.cut or #self.layers
+  local positions, shared = {}, {}
+  for b, seq in ipairs(sequences) do
+    positions[b] = seq.position
+    shared[b] = { cells = seq.cells, lists = {}, pools = {} }
+  end
+  local encoder_out
+  for i, A in ipairs(self.layers) do
+    if i == cut + 1 then encoder_out = h end
+    local norm = self.blocks[i].attn_norm
+    local x = self:norm(h, norm)
+    if A.shape.owns then
+      local p = A:project_owner(A:fed_by_encoder(cut) and self:norm(encoder_out, norm) or x)
+      for b in ipairs(sequences) do A:store(attention.slice(p, b), positions[b], shared[b].cells[i]) end
+    end
+    local p = A:project(x, positions)
+    local outs = {}
+    for b in ipairs(sequences) do
+      outs[b] = A:read(attention.slice(p, b), positions[b], shared[b].cells[i], shared[b])
+    end
+    h = self:add_ffn(i, h + A:output(kv_ops.cat(outs, 1), positions, p.order))
+  end
+  return h
+end
+
+-- tokens, as a list, a tensor [T] or [B, T] of ids from 0 -> int32 [B, T].
+function class:tokens(tokens)
+  if type(tokens) == 'number' then tokens = { tokens } end
+  local ids = kv_ops.is_tensor(tokens) and tokens or kv_ops.tensor(tokens, 'int32')
+  if #ids.shape == 1 then ids = ids:reshape(1, ids.shape[1]) end
+  if #ids.shape ~= 2 or ids.shape[2] == 0 then
+    error(('tokens: expected ids [T] or [B, T] with T >= 1, got {%s}'):format(table.concat(ids.shape, ', ')), 0)
+  end
+  return ids
+end
+
+function class:embed(ids)
+  return kv_ops.embedding(self.parameters['embed.weight'] or self.parameters['model.embed_tokens.weight'], ids)
+end
+
+function class:logits(h)
+  local p = self.parameters
+  local n = self:norm(h, p['norm.weight'] and 'norm.weight' or 'model.norm.weight')
+  return linear(n, p['head.weight'] or p['lm_head.weight'] or p['embed.weight'] or p['model.embed_tokens.weight'])
+end
+
+-- Fresh cells of tensors for a batch.
+function class:tensor_cells(batch)
+  local cells = {}
+  for i, A in ipairs(self.layers) do cells[i] = cell.of_tensors(A, batch, self.quantisers[i]) end
+  return cells
+end
+
+-- model:forward(tokens) -> logits [B, T, V], the whole sequence at once, without caches.
+function class:forward(tokens)
+  local ids = self:tokens(tokens)
+  return self:logits((self:run(self:embed(ids), 0, self:tensor_cells(ids.shape[1]))))
+end
+
+function meta.__tostring(self)
+  return ('kvlab.Model: %d layers, %s'):format(#self.layers, tostring(self.layout))
+end
+
+model.class = class
+return model

@@ -1,0 +1,129 @@
+-- weights.lua: the parameters of one layer's attention block: names, shapes, and how often each is multiplied.
+--
+-- Names and shapes are those of the released checkpoints (semantics: V2/V3 `self_attn.*`, V4/V4.1 `attn.*`),
+-- matrices [out, in], so that a released file, a golden vector and our own checkpoint read alike. The list is
+-- also what flops.lua counts: a weight that is missing here is neither made nor counted.
+local weights = {}
+
+-- weights.of(s) -> a list of { name, shape } for the layer with shape s (kvlab.shape). A matrix also says what
+-- it is multiplied with:
+--   per     'token' (each token of the input), 'entry' (each finished entry), 'up' (MLA's up-projection of the
+--           latent, whose cost depends on the order of computation)
+--   merged  multiply-adds for one token when MLA's up-projections are merged into this matrix
+function weights.of(s)
+  local get, l = s.get, s.layer
+  local D, H = get 'hidden_size', get 'num_attention_heads'
+  local list = {}
+  local function vector(name, size) list[#list + 1] = { name = name, shape = { size } } end
+  local function matrix(name, outputs, inputs, per, merged)
+    list[#list + 1] = { name = name, shape = { outputs, inputs }, per = per or 'token', merged = merged }
+  end
+
+  local rank = get('q_lora_rank', true)
+  local latent = rank or D -- what queries per head, and the indexer's, are projected from
+  local own_window = s.owns and 'window.' or '' -- local KV beside an own cache needs a name of its own
+
+  if s.form == 'heads' then
+    local row = s.main or s.local_kv
+    local d_k, d_v = get 'head_dim', get('v_head_dim', true) or get 'head_dim'
+    latent = D
+    matrix('q_proj.weight', H * d_k, D)
+    if s.owns then
+      matrix('k_proj.weight', row.key, D)
+      matrix('v_proj.weight', row.value, D)
+    end
+    if s.window > 0 then
+      matrix(own_window .. 'k_proj.weight', s.local_kv.key, D)
+      matrix(own_window .. 'v_proj.weight', s.local_kv.value, D)
+    end
+    matrix('o_proj.weight', D, H * d_v)
+  elseif s.form == 'latent' then
+    local nope, rope, d_v = get 'qk_nope_head_dim', get 'qk_rope_head_dim', get 'v_head_dim'
+    local kv_rank = get 'kv_lora_rank'
+    if rank then
+      matrix('q_a_proj.weight', rank, D)
+      vector('q_a_layernorm.weight', rank)
+    end
+    matrix(rank and 'q_b_proj.weight' or 'q_proj.weight', H * (nope + rope), latent, 'token',
+      latent * H * (kv_rank + rope))
+    if s.owns then
+      matrix('kv_a_proj_with_mqa.weight', kv_rank + rope, D)
+      vector('kv_a_layernorm.weight', kv_rank)
+    end
+    if s.window > 0 then
+      matrix(own_window .. 'kv_a_proj_with_mqa.weight', kv_rank + rope, D)
+      vector(own_window .. 'kv_a_layernorm.weight', kv_rank)
+    end
+    matrix('kv_b_proj.weight', H * (nope + d_v), kv_rank, 'up')
+    matrix('o_proj.weight', D, H * d_v, 'token', H * kv_rank * D)
+  else
+    local c = get 'head_dim'
+    vector('attn_sink', H)
+    if rank then
+      matrix('wq_a.weight', rank, D)
+      vector('q_norm.weight', rank)
+    end
+    matrix(rank and 'wq_b.weight' or 'wq.weight', H * c, latent)
+    if s.window > 0 then
+      matrix('wkv.weight', c, D)
+      vector('kv_norm.weight', c)
+    end
+    local groups, rank_o = get('o_groups', true), get('o_lora_rank', true)
+    if groups and rank_o then
+      matrix('wo_a.weight', groups * rank_o, H * c // groups)
+      matrix('wo_b.weight', D, groups * rank_o)
+    else
+      matrix('wo.weight', D, H * c)
+    end
+  end
+
+  local function compressor(prefix, width, candidates)
+    local columns = width * (l.overlap and 2 or 1)
+    if candidates then matrix(prefix .. 'wkv.weight', columns, D) end
+    if l.ratio > 1 then
+      matrix(prefix .. 'wgate.weight', columns, D)
+      if l.bias then list[#list + 1] = { name = prefix .. 'ape', shape = { l.ratio, columns } } end
+    end
+    if candidates then vector(prefix .. 'norm.weight', width) end
+  end
+  -- Per-head rows and latents are pooled from their own projections; only the gate is extra.
+  if s.owns then compressor('compressor.', s.main.channels, s.form == 'entry') end
+
+  if s.topk then
+    local heads, d = get 'index_n_heads', s.index.channels
+    matrix('indexer.wq_b.weight', heads * d, latent)
+    matrix('indexer.weights_proj.weight', heads, D)
+    if l.keys == 'input' then
+      matrix('indexer.wk.weight', d, D)
+      vector('indexer.k_norm.weight', d)
+      vector('indexer.k_norm.bias', d)
+    elseif l.keys == 'compressor' then
+      compressor('indexer.compressor.', d, true)
+    elseif l.keys == 'entry' then
+      matrix('indexer.wk.weight', d, s.form == 'latent' and get 'kv_lora_rank' or s.main.channels, 'entry')
+      vector('indexer.k_norm.weight', d)
+    end
+  end
+  return list
+end
+
+-- weights.prefix(s, i) -> what stands before the names of layer i (1-based) in a checkpoint.
+function weights.prefix(s, i)
+  return (s.form == 'entry' and 'layers.%d.attn.' or 'model.layers.%d.self_attn.'):format(i - 1)
+end
+
+-- The number of values in a shape.
+function weights.size(shape)
+  local n = 1
+  for _, size in ipairs(shape) do n = n * size end
+  return n
+end
+
+-- weights.count(s) -> parameters of the layer's attention block, norms, sinks and biases included.
+function weights.count(s)
+  local sum = 0
+  for _, w in ipairs(weights.of(s)) do sum = sum + weights.size(w.shape) end
+  return sum
+end
+
+return weights
