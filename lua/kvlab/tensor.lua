@@ -6,7 +6,7 @@ local options = require 'kvlab.options'
 local M = {
   tensor = core.tensor.tensor,
   zeros = core.tensor.zeros,
-  filled = core.tensor.full,
+  filled = core.tensor.filled,
   arange = core.tensor.arange,
   eye = core.tensor.eye,
   tril = core.tensor.tril,
@@ -18,11 +18,6 @@ local M = {
   matmul = core.ops.matmul,
   permutation = core.ops.permutation,
 }
-
--- ones(sizes...) or ones{sizes...}: float32 ones.
-function M.ones(...)
-  return M.zeros(...):fill_(1)
-end
 
 -- What the two numbers of a distribution are called, and what they are when not given.
 local distributions = {

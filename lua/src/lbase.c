@@ -10,11 +10,6 @@
 #include <time.h>
 #include <unistd.h>
 
-int kvl_raise(lua_State *L, const kvl_error *err) {
-    if (err->status == KVL_ECANCEL) return luaL_error(L, "interrupted");
-    return luaL_error(L, "%s", err->msg);
-}
-
 void kvl_open_part(lua_State *L, const char *name, const luaL_Reg *funcs) {
     lua_newtable(L);
     luaL_setfuncs(L, funcs, 0);
@@ -69,6 +64,13 @@ static int raise_interrupt(lua_State *L) {
     kvl_cancel_clear();
     lua_pushliteral(L, "interrupted");
     return lua_error(L);
+}
+
+/* A cancelled computation in the main thread is the answer to Ctrl-C: one request, one error. */
+int kvl_raise(lua_State *L, const kvl_error *err) {
+    if (err->status != KVL_ECANCEL) return luaL_error(L, "%s", err->msg);
+    if (L == interrupt_state) lua_sethook(L, NULL, 0, 0);
+    return interrupt_state ? raise_interrupt(L) : luaL_error(L, "interrupted");
 }
 
 static void interrupt_hook(lua_State *L, lua_Debug *ar) {
