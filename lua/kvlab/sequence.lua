@@ -7,8 +7,7 @@
 local cell = require 'kvlab.cell'
 local model = require 'kvlab.model'
 local opts = require 'kvlab.options'
-local presets = require 'kvlab.presets'
-local record = require 'kvlab.record'
+local shape = require 'kvlab.shape'
 local tensor = require 'kvlab.tensor'
 local core = require 'kvlab.core'
 
@@ -19,30 +18,6 @@ local meta = { __name = 'kvlab.Sequence', __index = class }
 
 local function check_open(self)
   if not self.cells then error('the sequence was freed', 0) end
-end
-
--- The record of a role: what the caller asks for, the layer's own, the form's, the role's.
-local function record_of(value)
-  if record.is(value) then return value end
-  return record.named(value)
-end
-
-local function records_of(s, asked, deployed)
-  local own = s.layer
-  local function pick(role, field)
-    local value = asked and asked[role] or own[field] or role ~= 'index' and deployed[s.form] or deployed[role] or 'bf16'
-    return record_of(value)
-  end
-  return { main = pick('main', 'record'), index = pick('index', 'index_record'), window = pick('window', 'window_record') }
-end
-
-local ROLES = { 'main', 'index', 'window' }
-
-local function asked_records(value)
-  if value == nil or value == 'deployed' then return nil end
-  if record.is(value) or type(value) == 'string' then return { main = value, index = value, window = value } end
-  opts.check(value, ROLES, 'sequence: records')
-  return value
 end
 
 -- One pool for each plan and model; `pages` limits those that are made now.
@@ -63,15 +38,13 @@ function sequence.new(m, options)
   opts.check(options, { 'records', 'rollback', 'pages' }, 'sequence')
   local rollback = opts.whole(options.rollback or 0, 0, 'sequence: rollback')
   local pages = options.pages and opts.whole(options.pages, 1, 'sequence: pages')
-  local asked = asked_records(options.records)
-  local deployed = m.layout.records or presets.load('v4.1-flash').records
+  local asked, deployed = shape.asked(options.records), shape.deployed(m.layout)
   local self = setmetatable({ model = m, cells = {}, counters = {}, position = 0, most = rollback, reach = 0,
     evaluations = 0 }, meta)
   local pool = pool_of(m, pages)
   for i, A in ipairs(m.layers) do
-    local plans = model.plans(A.shape, records_of(A.shape, asked, deployed))
     self.counters[i] = core.pool.counters()
-    self.cells[i] = cell.of_pool(A, plans, pool, self.counters[i], rollback + 1)
+    self.cells[i] = cell.of_pool(A, shape.plans(A.shape, asked, deployed), pool, self.counters[i], rollback + 1)
   end
   return self
 end

@@ -2,6 +2,7 @@
 -- The place where layer, widths and records meet; counting, reports and running all ask here.
 local layer = require 'kvlab.layer'
 local record = require 'kvlab.record'
+local suggest = require 'kvlab.suggest'
 
 local shape = {}
 
@@ -94,21 +95,54 @@ end
 -- --- records ------------------------------------------------------------------------------------------
 local ROLES = { main = 'record', index = 'index_record', window = 'window_record' }
 
--- The name of the record in which layer `i` (an owner for main and index) stores `role`. What a command asks
--- for comes first, then the layer's own field, then the form's, then the role's.
-local function record_name(s, role, asked, deployed)
-  if asked and asked[role] then return asked[role] end
-  return s.layer[ROLES[role]] or role ~= 'index' and deployed[s.form] or deployed[role] or 'bf16'
+-- shape.deployed(L) -> what L is stored in unless somebody asks for something else: its own records, or those of
+-- V4.1, with per-head rows and latents in bf16.
+function shape.deployed(L)
+  if L.records then return L.records end
+  local r = require('kvlab.presets').load('v4.1-flash').records
+  return { main = r.main, index = r.index, window = r.window, heads = 'bf16', latent = 'bf16' }
+end
+
+-- shape.asked(value) -> { main =, index =, window = }, or nil for 'deployed': the option `records` of counting and
+-- running, in which one record, or its name, stands for all three.
+function shape.asked(value)
+  if value == nil or value == 'deployed' then return nil end
+  if type(value) == 'string' or record.is(value) then return { main = value, index = value, window = value } end
+  if type(value) ~= 'table' then
+    error(("records = %s: expected 'deployed', a record or its name, or a table { main =, index =, window = }")
+      :format(tostring(value)), 0)
+  end
+  for role in pairs(value) do
+    if not ROLES[role] then
+      error(("records: unknown role '%s'%s; roles are main, index and window"):format(tostring(role),
+        suggest.phrase(tostring(role), { 'main', 'index', 'window' })), 0)
+    end
+  end
+  return value
+end
+
+-- The record in which layer `i` (an owner for main and index) stores `role`. What was asked for comes first, then
+-- the layer's own field, then the form's, then the role's.
+local function record_of(s, role, asked, deployed)
+  return record.of(asked and asked[role] or s.layer[ROLES[role]] or role ~= 'index' and deployed[s.form]
+    or deployed[role] or 'bf16')
 end
 
 -- shape.plan(s, role, asked, deployed) -> the compiled record of one row: bytes, pages, encode and decode.
 function shape.plan(s, role, asked, deployed)
   local dims = role == 'main' and s.main or role == 'index' and s.index or s.local_kv
-  local named = record.named(record_name(s, role, asked, deployed))
-  local ok, plan = pcall(named.plan, named, { channels = dims.channels, rotary = dims.rotary, key = dims.key,
+  local found = record_of(s, role, asked, deployed)
+  local ok, plan = pcall(found.plan, found, { channels = dims.channels, rotary = dims.rotary, key = dims.key,
     value = dims.value })
   if not ok then error(('%s: %s'):format(s.at, plan), 0) end
-  return plan, named
+  return plan, found
+end
+
+-- shape.plans(s, asked, deployed) -> { main =, index =, window = } of what the layer keeps itself.
+function shape.plans(s, asked, deployed)
+  return { main = s.owns and (shape.plan(s, 'main', asked, deployed)) or nil,
+    index = s.owns and s.index and (shape.plan(s, 'index', asked, deployed)) or nil,
+    window = s.local_kv and (shape.plan(s, 'window', asked, deployed)) or nil }
 end
 
 return shape

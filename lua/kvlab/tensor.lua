@@ -19,6 +19,11 @@ local M = {
   permutation = core.ops.permutation,
 }
 
+-- ones(sizes...) or ones{sizes...}: float32 ones.
+function M.ones(...)
+  return M.zeros(...):fill_(1)
+end
+
 -- What the two numbers of a distribution are called, and what they are when not given.
 local distributions = {
   normal = { 'mean', 'std', 0, 1 },

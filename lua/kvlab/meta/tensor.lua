@@ -26,6 +26,13 @@ function kv.tensor(value, dtype) end
 ---@return Tensor t
 function kv.zeros(...) end
 
+--- Ones; the same as kv.zeros(...):fill_(1).
+--- Example:
+---   kv.ones(2)  --> float32 {2} {1, 1}
+---@param ... integer|table|string  sizes, then 'float32' (default) or 'int32'
+---@return Tensor t
+function kv.ones(...) end
+
 --- A tensor with one value everywhere.
 --- Example:
 ---   kv.filled({ 3 }, 1)  --> float32 {3} {1, 1, 1}
