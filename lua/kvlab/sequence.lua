@@ -13,8 +13,9 @@ local core = require 'kvlab.core'
 
 local sequence = {}
 
-local class = {}
-local meta = { __name = 'kvlab.Sequence', __index = class }
+local class = {} -- what users call
+local internal = setmetatable({}, { __index = class }) -- what other modules call besides
+local meta = { __name = 'kvlab.Sequence', __index = internal }
 
 local function check_open(self)
   if not self.cells then error('the sequence was freed', 0) end
@@ -55,24 +56,24 @@ local function ratio_of(self, i) return self.model.layers[i].shape.ratio or 1 en
 local function attempt(self, T, f)
   check_open(self)
   local cells = {}
-  local ok, a, b, c = xpcall(function()
+  local ok, a, b = pcall(function()
     for i, old in ipairs(self.cells) do
       cells[i] = old:fork()
       cells[i]:reserve(self.position, T, ratio_of(self, i))
     end
     return f(cells)
-  end, function(problem) return problem end)
+  end)
   local dead = ok and self.cells or cells
   for _, one in ipairs(dead) do one:free() end
   if not ok then error(a, 0) end
   self.cells = cells
   self.position = self.position + T
   self.reach = self.most -- a chunk moves everything on: as many tokens can be taken back as rows are kept
-  return a, b, c
+  return a, b
 end
 
 -- seq:extend(h, { replay = n }) -> hidden states after the last layer [1, T', D] of a chunk of inputs h [1, T, D].
-function class:extend(h, options)
+function internal:extend(h, options)
   options = options or {}
   opts.check(options, { 'replay' }, 'prefill')
   local replay = options.replay and opts.whole(options.replay, 1, 'prefill: replay')
@@ -102,7 +103,7 @@ function class:prefill(tokens, options)
   return self.model:logits(h:slice(2, -1, -1)):reshape(-1)
 end
 
--- sequence.decode(m, seqs, h) -> h [B, 1, D]: one token for each sequence. When anything fails, every sequence is
+-- sequence.step(m, seqs, h) -> h [B, 1, D]: one token for each sequence. When anything fails, every sequence is
 -- taken back to where it was.
 function sequence.step(m, seqs, h)
   local seen = {}

@@ -33,7 +33,8 @@ static int l_compressor(lua_State *L) {
     int64_t ratio = luaL_checkinteger(L, 1), width = luaL_checkinteger(L, 2),
             rollback = luaL_checkinteger(L, 5), batch = luaL_checkinteger(L, 6);
     bool overlap = lua_toboolean(L, 3);
-    luaL_argcheck(L, batch >= 1 && batch <= 1 << 20, 6, "batch must be 1 or more");
+    luaL_argcheck(L, batch >= 1 && batch <= 1 << 20, 6, "expected a whole number from 1 to 2^20");
+    luaL_argcheck(L, width >= 1 && width <= 1 << 30, 2, "expected a whole number from 1 to 2^30");
     lua_settop(L, 6);
     if (!lua_isnil(L, 4)) {
         kvl_need_rows(L, 4, true);
