@@ -408,9 +408,9 @@ end
 function class:full(x)
   local D = self.shape.get 'hidden_size'
   local sizes = tensor.is_tensor(x) and x.shape or {}
-  if #sizes ~= 3 or sizes[3] ~= D then
-    error(('attention: x is %s, expected a tensor {B, T, %d}'):format(tensor.is_tensor(x)
-      and ('{%s}'):format(table.concat(sizes, ', ')) or type(x), D), 0)
+  if #sizes ~= 3 or sizes[3] ~= D or x.size == 0 or x.dtype ~= 'float32' then
+    error(('attention: x is %s, expected float32 {B, T, %d}, B and T 1 or more'):format(tensor.is_tensor(x)
+      and ('%s {%s}'):format(x.dtype, table.concat(sizes, ', ')) or type(x), D), 0)
   end
   local own = cells.of_tensors(self, sizes[1])
   local shared = { cells = { own }, lists = {}, pools = {} }

@@ -197,13 +197,27 @@ function internal:run_batch(h, sequences)
   return h
 end
 
--- tokens, as a list, a tensor [T] or [B, T] of ids from 0 -> int32 [B, T].
+-- tokens, as one id, a list, lists of a batch, or a tensor [T] or [B, T] -> int32 [B, T] of ids from 0.
 function internal:tokens(tokens)
   if type(tokens) == 'number' then tokens = { tokens } end
-  local ids = tensor.is_tensor(tokens) and tokens or tensor.tensor(tokens, 'int32')
+  local ids = tokens
+  if type(tokens) == 'table' then
+    local ok, made = pcall(tensor.tensor, tokens, 'int32')
+    if not ok then error(('tokens: %s'):format(made), 0) end
+    ids = made
+  elseif not tensor.is_tensor(tokens) then
+    error(('tokens: expected ids as a number, a list or a tensor, got %s'):format(type(tokens)), 0)
+  end
   if #ids.shape == 1 then ids = ids:reshape(1, ids.shape[1]) end
-  if #ids.shape ~= 2 or ids.shape[2] == 0 then
-    error(('tokens: expected ids [T] or [B, T] with T >= 1, got {%s}'):format(table.concat(ids.shape, ', ')), 0)
+  if ids.dtype ~= 'int32' or #ids.shape ~= 2 or ids.size == 0 then
+    error(('tokens: expected int32 ids {T} or {B, T}, at least one, got %s {%s}'):format(ids.dtype,
+      table.concat(ids.shape, ', ')), 0)
+  end
+  local vocab = self.widths.vocab_size
+  for _, id in ipairs { ids:min(), ids:max() } do
+    if id < 0 or id >= vocab then
+      error(('tokens: id %d, but the vocabulary has the ids 0 to %d'):format(id, vocab - 1), 0)
+    end
   end
   return ids
 end

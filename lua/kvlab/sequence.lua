@@ -8,7 +8,6 @@ local cell = require 'kvlab.cell'
 local model = require 'kvlab.model'
 local opts = require 'kvlab.options'
 local shape = require 'kvlab.shape'
-local tensor = require 'kvlab.tensor'
 local core = require 'kvlab.core'
 
 local sequence = {}
@@ -21,13 +20,18 @@ local function check_open(self)
   if not self.cells then error('the sequence was freed', 0) end
 end
 
--- One pool for each plan and model; `pages` limits those that are made now.
+-- One pool for each plan and model, shared by its sequences; `pages` limits each that is made now.
 local function pool_of(m, pages)
   return function(plan)
     local known = m.pools[plan]
     if not known then
       known = core.pool.new(plan, pages)
       m.pools[plan] = known
+    end
+    local limit = known:stats().max_pages
+    if pages and limit ~= pages then
+      error(('sequence: pages = %d, but an earlier sequence of the model made the pool with %s'):format(pages,
+        limit and ('%d'):format(limit) or 'no limit'), 0)
     end
     return known
   end
@@ -40,6 +44,7 @@ function sequence.new(m, options)
   local rollback = opts.whole(options.rollback or 0, 0, 'sequence: rollback')
   local pages = options.pages and opts.whole(options.pages, 1, 'sequence: pages')
   local asked, deployed = shape.asked(options.records), shape.deployed(m.layout)
+  -- `reach` tokens can be taken back now, `most` when enough have come since the last rollback.
   local self = setmetatable({ model = m, cells = {}, counters = {}, position = 0, most = rollback, reach = 0,
     evaluations = 0 }, meta)
   local pool = pool_of(m, pages)
@@ -68,7 +73,7 @@ local function attempt(self, T, f)
   if not ok then error(a, 0) end
   self.cells = cells
   self.position = self.position + T
-  self.reach = self.most -- a chunk moves everything on: as many tokens can be taken back as rows are kept
+  self.reach = math.min(self.reach + T, self.most)
   return a, b
 end
 
@@ -108,7 +113,9 @@ end
 function sequence.step(m, seqs, h)
   local seen = {}
   for b, seq in ipairs(seqs) do
-    if getmetatable(seq) ~= meta then error(('decode: sequence %d is %s'):format(b, type(seq)), 0) end
+    if getmetatable(seq) ~= meta then
+      error(('decode: item %d is a %s, expected a sequence of the model'):format(b, type(seq)), 0)
+    end
     check_open(seq)
     if seq.model ~= m then error(('decode: sequence %d belongs to another model'):format(b), 0) end
     if seen[seq] then error(('decode: sequence %d stands twice in the batch'):format(b), 0) end
@@ -146,8 +153,8 @@ end
 -- model:decode(seqs, tokens) -> logits [B, V].
 function sequence.decode(m, seqs, tokens)
   if type(seqs) ~= 'table' or #seqs == 0 then error('decode: expected a list of sequences', 0) end
-  local ids = tensor.is_tensor(tokens) and tokens or tensor.tensor(tokens, 'int32')
-  if ids.shape[#ids.shape] ~= #seqs or #ids.shape > 1 then
+  local ids = m:tokens(tokens)
+  if ids.shape[1] ~= 1 or ids.shape[2] ~= #seqs then
     error(('decode: %d sequences need a list of as many tokens, got {%s}'):format(#seqs,
       table.concat(ids.shape, ', ')), 0)
   end
@@ -174,8 +181,8 @@ function class:rollback(n)
     error(('rollback: %d tokens, but the sequence has %d'):format(n, self.position), 0)
   end
   if n > self.reach then
-    error(('rollback: %d tokens, but rows for %d are kept; make the sequence with rollback = %d'):format(n, self.reach,
-      n), 0)
+    error(('rollback: %d tokens, but only %d can be taken back: rollback = %d, less what was taken back already')
+      :format(n, self.reach, self.most), 0)
   end
   self.position = self.position - n
   for i, one in ipairs(self.cells) do one:truncate(self.position, ratio_of(self, i)) end
