@@ -319,6 +319,9 @@ function internal:columns(source)
   return source
 end
 
+-- What was published for the last T queries: behind the cut, bounded replay runs fewer of them.
+local function last(ids, T) return ids:slice(2, -T, -1):contiguous() end
+
 -- Scores the owner's keys and publishes the list, and the pool, of the chunk.
 function internal:select(p, pos0, shared)
   local s = self.shape
@@ -329,8 +332,9 @@ function internal:select(p, pos0, shared)
   if store:count() == 0 then -- nothing to select yet: an empty list
     found = { top = tensor.filled({ p.q.shape[1], p.T, 1 }, -1, 'int32') }
   else
+    local pool = s.pool and shared.pools[s.owner]
     found = kernels.index { q = p.index_q, w = p.index_w, keys = keys, pos0 = pos0, ratio = s.ratio,
-      k = s.topk, pool = s.pool and shared.pools[s.owner] or nil, build = s.layer.pool or nil }
+      k = s.topk, pool = pool and last(pool, p.T) or nil, build = s.layer.pool or nil }
   end
   shared.lists[self.index] = found.top
   shared.pools[self.index] = found.pool
@@ -350,7 +354,7 @@ function internal:sources(p, pos0, cell, shared)
     if store:count() > 0 then
       local source = store:source 'selected'
       local list = shared.lists[s.selector]
-      if list then source.see, source.list = 'list', list:slice(2, -p.T, -1)
+      if list then source.see, source.list = 'list', last(list, p.T)
       else source.see, source.ratio = 'blocks', s.ratio end
       sources[#sources + 1] = self:columns(source)
     end

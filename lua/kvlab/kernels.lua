@@ -12,7 +12,10 @@ local function done(where, names, ok, ...)
   local problem = ...
   if type(problem) ~= 'string' then error(problem, 0) end
   local n, what = problem:match("^bad argument #(%d+) to '[^']*' (%b())$")
-  if n then problem = ('%s: %s'):format(names[tonumber(n)], what:sub(2, -2)) end
+  if n then
+    local name = names[tonumber(n)] -- nil: a field of a source, which the text names
+    problem = (name and name .. ': ' or '') .. what:sub(2, -2)
+  end
   local begins = problem:match('^(%a+):') -- the core may have said it already: 'rope: ...' in rope_freqs
   if not begins or where:sub(1, #begins) ~= begins then problem = ('%s: %s'):format(where, problem) end
   error(problem, 0)
