@@ -3,9 +3,9 @@ local kv, RopeTable, Compressor = {}, {}, {}
 
 ---@within kv
 
---- RMSNorm over the last dimension: x / sqrt(mean(x^2) + eps) * weight.
+--- RMSNorm over the last dimension.
 ---
---- x is float32 of any shape {..., n}; the result has the same shape. Without a weight it is not scaled.
+--- y = x / sqrt(mean(x^2) + eps) * weight. x is float32 of any shape {..., n}; the result has the same shape. Without a weight it is not scaled.
 --- Errors: a weight that is not {n}; x is not float32.
 --- Source: query heads of V4 are normed without a weight, everything else with one (DeepSeek-V4 report 2.3).
 --- Example:
@@ -16,9 +16,9 @@ local kv, RopeTable, Compressor = {}, {}, {}
 ---@return Tensor y
 function kv.rms_norm(x, weight, eps) end
 
---- LayerNorm over the last dimension: (x - mean(x)) / sqrt(var(x) + eps) * weight + bias.
+--- LayerNorm over the last dimension.
 ---
---- The variance is that of the population (divided by n). Shapes as for kv.rms_norm.
+--- y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias. The variance is that of the population (divided by n). Shapes as for kv.rms_norm.
 --- Errors: a weight or bias that is not {n}; x is not float32.
 --- Source: index keys of DeepSeek-V3.2 (report 2.1) are normed so.
 --- Example:
@@ -40,9 +40,9 @@ function kv.layer_norm(x, weight, bias, eps) end
 ---@return Tensor y
 function kv.hadamard(x) end
 
---- The angles of a rotary embedding: pair i of n channels turns by theta^(-2i/n) radians a position.
+--- The angles of a rotary embedding, by which pairs of channels turn with every position.
 ---
---- Options: channels = n (how many rotate); theta = 10000; yarn = { factor =, context =, beta_fast = 32, beta_slow = 1 }.
+--- Pair i, from 0, of n channels turns by theta^(-2i/n) radians. Options: channels = n (how many rotate); theta = 10000; yarn = { factor =, context =, beta_fast = 32, beta_slow = 1 }.
 --- YaRN divides the frequencies that turn less than beta_slow times within `context` positions by factor, leaves those
 --- above beta_fast, and goes linearly in between. It has no magnitude here: MLA's goes into the softmax scale.
 --- Errors: an odd number of channels; theta not above 1; yarn without factor or context.
@@ -75,7 +75,7 @@ function kv.rope_freqs(options) end
 ---@return Tensor y
 function kv.rope(x, freqs, options) end
 
---- Attention: for every query one softmax over the union of what it sees in several sources.
+--- Attention, for every query one softmax over the union of what it sees in several sources.
 ---
 --- Options:
 ---   q        float32 {B, T, H, key width}; the query of token t is at position pos0 + t
@@ -111,7 +111,7 @@ function kv.rope(x, freqs, options) end
 ---@return Tensor? lse  float32 {B, T, H}
 function kv.attend(options) end
 
---- The lightning indexer: scores the keys of entries for every query and selects.
+--- The lightning indexer, which scores the keys of entries for every query and selects.
 ---
 --- The score of entry s for query t is the sum over index heads j of w[t, j] * max(0, q[t, j] . key[s]); only entries
 --- that query t sees are scored: s < (p + 1) // ratio, p = pos0 + t. The larger score comes first, of equal ones the

@@ -19,13 +19,13 @@ local kv, Attention, Model, Sequence = {}, {}, {}, {}
 ---@return Attention attention
 function kv.attention(layer, widths, options) end
 
---- A model: token embedding, the layers of a layout with SwiGLU feed-forward networks, head.
+--- A model of a layout, with token embedding, SwiGLU feed-forward networks and head.
 ---
 ---   h = embed[tokens];  for each layer  h = h + attention(norm(h)),  h = h + ffn(norm(h));  logits = head norm(h)
 ---
 --- widths are added to those of the layout; hidden_size and vocab_size are needed besides what the layers need, and
 --- intermediate_size makes FFNs of that width. Options:
----   seed = 1     random weights, the same on every machine of a kind and for any number of threads
+---   seed = 1     random weights, the same for any number of threads
 ---   weights      { [name] = Tensor } instead: all of them, by the names of the released checkpoints (Model, names)
 ---   ffn          width of the FFNs, 0 for none
 ---   tied = false the head is the embedding
@@ -62,7 +62,7 @@ function Attention:full(x) end
 --- Tensor }). Made by kv.model.
 ---@within Model
 
---- Runs whole sequences at once, through tensors: no pool, no records.
+--- Runs whole sequences at once through tensors, without pools and records.
 ---
 --- Tokens count from 0. The result equals what sequences give, up to rounding, when their records keep every bit that
 --- matters ('f32').
@@ -73,8 +73,9 @@ function Attention:full(x) end
 ---@return Tensor logits  float32 {B, T, vocab_size}
 function Model:forward(tokens) end
 
---- An empty sequence: caches in pools, one pool for each record, shared by the sequences of the model.
+--- An empty sequence, whose caches are pages of pools.
 ---
+--- There is one pool for each record; the sequences of the model share them.
 --- Options:
 ---   records  'deployed' (the records of the layout, else those that kv.count takes), one record or its name for
 ---            everything, such as 'f32', or { main =, index =, window = }
