@@ -99,7 +99,8 @@ function Model:sequence(options) end
 function Model:decode(seqs, tokens) end
 
 --- One sequence of a model with its caches. `#seq` (seq.position) is how many tokens it has, seq.evaluations how many
---- (position, layer) pairs were computed. An operation that fails leaves it as it was. Made by Model:sequence.
+--- (position, layer) pairs were computed. An operation that fails leaves it as it was, but for the counts of
+--- Sequence:reads. Made by Model:sequence.
 ---@within Sequence
 
 --- Takes tokens in; may be called again, with chunks of any size.
