@@ -34,7 +34,8 @@ function plot.bars(given)
     local sum = 0
     for _, part in ipairs(type(row[2]) == 'table' and row[2] or { row[2] }) do
       if type(part) ~= 'number' or part ~= part or part < 0 or part == math.huge then
-        error(('plot.bars: row %d (%s): expected values of 0 or more, got %s'):format(i, tostring(row[1]), tostring(part)), 0)
+        error(('plot.bars: row %d (%s): expected values of 0 or more, got %s'):format(i, tostring(row[1]),
+          tostring(part)), 0)
       end
       sum = sum + part
     end
@@ -95,7 +96,8 @@ function plot.bars(given)
   end
   lines[#lines + 1] = table.concat(axis)
   lines[#lines + 1] = (pad .. ' ' .. ticks):gsub('%s+$', '')
-  lines[#lines + 1] = ('%s %s%s'):format(pad, o.unit or '', scale == 'log' and ', log scale: equal steps are equal ratios' or '')
+  lines[#lines + 1] = ('%s %s%s'):format(pad, o.unit or '',
+    scale == 'log' and ', log scale: equal steps are equal ratios' or '')
   if o.parts then
     local legend = {}
     for k, name in ipairs(o.parts) do legend[k] = ('%s %s'):format(fills[(k - 1) % #fills + 1]:rep(2), name) end
