@@ -155,7 +155,8 @@ local function layer_lines(result)
   for i = 1, #result.layout do
     local c = count.layer(result, i)
     rows[#rows + 1] = { ('  %d'):format(i), tostring(c.shape.layer), number(c.entries), number(c.scored),
-      number(c.rows), number(c.window_rows), number(c.slope), number(c.store + c.filled), number(c.selected + c.window + c.keys) }
+      number(c.rows), number(c.window_rows), number(c.slope), number(c.store + c.filled),
+      number(c.selected + c.window + c.keys) }
   end
   return format.table(rows, { 'r', 'l' })
 end
