@@ -9,9 +9,9 @@
 -- layers cost no more than their distinct ones.
 local exact = require 'kvlab.exact'
 local layout = require 'kvlab.layout'
+local opts = require 'kvlab.options'
 local presets = require 'kvlab.presets'
 local shape = require 'kvlab.shape'
-local suggest = require 'kvlab.suggest'
 local width_rules = require 'kvlab.widths'
 
 local count = {}
@@ -113,13 +113,7 @@ end
 -- shape.asked), widths (changes), access ('gather' or 'mask').
 function count.layout(L, options)
   options = options or {}
-  for key in pairs(options) do
-    local known = false
-    for _, name in ipairs(OPTIONS) do known = known or name == key end
-    if not known then
-      error(("count: unknown option '%s'%s"):format(tostring(key), suggest.phrase(tostring(key), OPTIONS)), 0)
-    end
-  end
+  opts.check(options, OPTIONS, 'count', 'option')
   local N = context_of(options.context)
   local access = options.access or 'gather'
   if access ~= 'gather' and access ~= 'mask' then

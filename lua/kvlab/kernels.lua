@@ -5,6 +5,12 @@ local options = require 'kvlab.options'
 
 local kernels = {}
 
+-- A table of options that is not optional.
+local function check(o, allowed, where)
+  if o == nil then error(where .. ': expected a table', 0) end
+  options.check(o, allowed, where)
+end
+
 -- done(where, names, pcall(f, ...)): the results of f. When it failed, the error says what f was called for, and
 -- of argument n that it was names[n].
 local function done(where, names, ok, ...)
@@ -36,7 +42,7 @@ local FREQS = { 'channels', 'theta', 'yarn.factor', 'yarn.context', 'yarn.beta_f
 
 -- rope_freqs { channels =, theta =, yarn = { factor =, context =, beta_fast =, beta_slow = } }
 function kernels.rope_freqs(o)
-  options.check(o, { 'channels', 'theta', 'yarn' }, 'rope_freqs')
+  check(o, { 'channels', 'theta', 'yarn' }, 'rope_freqs')
   local theta, yarn = o.theta or 10000, o.yarn
   if not yarn then return done('rope_freqs', FREQS, pcall(core.norm.rope_freqs, o.channels, theta)) end
   options.check(yarn, { 'factor', 'context', 'beta_fast', 'beta_slow' }, 'rope_freqs: yarn')
@@ -61,11 +67,11 @@ local ATTEND = { 'q', 'sources', 'sink', 'scale', 'pos0', 'value_width', 'lse' }
 
 -- attend { q =, sources =, sink =, scale =, pos0 =, value_width =, lse = } -> out [, lse]
 function kernels.attend(o)
-  options.check(o, ATTEND, 'attend')
+  check(o, ATTEND, 'attend')
   if type(o.sources) ~= 'table' then
     error(('attend: sources is %s, expected a list of sources'):format(tostring(o.sources)), 0)
   end
-  for i, source in ipairs(o.sources) do options.check(source, SOURCE, ('attend: source %d'):format(i)) end
+  for i, source in ipairs(o.sources) do check(source, SOURCE, ('attend: source %d'):format(i)) end
   return done('attend', ATTEND, pcall(core.attend.attend, o.q, o.sources, o.sink, o.scale or 1, o.pos0 or 0,
     o.value_width or 0, o.lse))
 end
@@ -73,8 +79,8 @@ end
 -- index { q =, w =, keys = source, pos0 =, ratio =, k =, pool = list, build = { blocks =, block = }, scores = }
 -- -> { top =, pool =, scores = }
 function kernels.index(o)
-  options.check(o, { 'q', 'w', 'keys', 'pos0', 'ratio', 'k', 'pool', 'build', 'scores' }, 'index')
-  options.check(o.keys, { 'rows', 'table', 'kind', 'counters' }, 'index: keys')
+  check(o, { 'q', 'w', 'keys', 'pos0', 'ratio', 'k', 'pool', 'build', 'scores' }, 'index')
+  check(o.keys, { 'rows', 'table', 'kind', 'counters' }, 'index: keys')
   local build = o.build or {}
   options.check(build, { 'blocks', 'block' }, 'index: build')
   return done('index', { 'q', 'w' }, pcall(core.attend.index, o.q, o.w, o.keys, { pos0 = o.pos0, ratio = o.ratio,
@@ -85,7 +91,7 @@ local COMPRESSOR = { 'ratio', 'width', 'overlap', 'bias', 'rollback', 'batch' }
 
 -- compressor { ratio =, width =, overlap =, bias =, rollback =, batch = } -> Compressor
 function kernels.compressor(o)
-  options.check(o, COMPRESSOR, 'compressor')
+  check(o, COMPRESSOR, 'compressor')
   return done('compressor', COMPRESSOR, pcall(core.compress.compressor, o.ratio, o.width, o.overlap or false, o.bias,
     o.rollback or 0, o.batch or 1))
 end

@@ -1,8 +1,8 @@
 -- shape.lua: one layer with its numbers filled in: what a row is, who owns it, which record holds it.
 -- The place where layer, widths and records meet; counting, reports and running all ask here.
 local layer = require 'kvlab.layer'
+local opts = require 'kvlab.options'
 local record = require 'kvlab.record'
-local suggest = require 'kvlab.suggest'
 
 local shape = {}
 
@@ -112,12 +112,7 @@ function shape.asked(value)
     error(("records = %s: expected 'deployed', a record or its name, or a table { main =, index =, window = }")
       :format(tostring(value)), 0)
   end
-  for role in pairs(value) do
-    if not ROLES[role] then
-      error(("records: unknown role '%s'%s; roles are main, index and window"):format(tostring(role),
-        suggest.phrase(tostring(role), { 'main', 'index', 'window' })), 0)
-    end
-  end
+  opts.check(value, { 'main', 'index', 'window' }, 'records', 'role')
   return value
 end
 

@@ -21,7 +21,7 @@ local function chunkings(T)
   local list = { tokens = {}, halves = {}, sevens = {}, uneven = {} }
   for t = 1, T do list.tokens[t] = 1 end
   local half = T // 2
-  list.halves[1] = half
+  if half > 0 then list.halves[1] = half end
   for _ = half + 1, T do table.insert(list.halves, 1) end
   local left = T - T // 4
   while left > 0 do
@@ -109,7 +109,7 @@ local function compare(case, file, outputs, lists)
   for i, y in ipairs(outputs) do
     local name = case.kind == 'csa2-stack' and 'y' or names_of(case, 'y', i)
     local difference = file:compare(name, y)
-    if not (difference <= worst) then worst = difference end -- a NaN is worst of all
+    if difference > worst or difference ~= difference then worst = difference end -- a NaN is worst of all
   end
   local equal = true
   for i in ipairs(case.layout) do
