@@ -48,9 +48,11 @@ end
 
 -- One RoPE table for a layer: its query, window, entries, index queries and keys and the inverse alike. K = V
 -- layers that read compressed entries have a base of their own with YaRN, those that read none plain RoPE.
-local function rope_table(s)
+-- An index key that is narrower than a head rotates all its channels.
+local function rope_table(s, most)
   local get = s.get
   local n = s.form == 'heads' and get 'head_dim' or get('qk_rope_head_dim', true) or 0
+  n = math.min(n, most or n)
   if n == 0 then return nil end
   local theta, yarn = get('rope_theta', true) or 10000, get('rope_scaling', true)
   if s.form == 'entry' then
@@ -70,6 +72,7 @@ function attention.new(L, i, widths, options)
   local s = shape.of(L, i, widths)
   local self = setmetatable({ index = i, shape = s, w = {}, scale = softmax_scale(s), freqs = rope_table(s),
     eps = s.get('rms_norm_eps', true) or 1e-6, order = options.order, index_query = options.index_query }, meta)
+  if s.topk then self.index_freqs = rope_table(s, s.index.channels) end
   if self.order then opts.word(self.order, attention.orders, 'order') end
   for _, spec in ipairs(weights.of(s)) do
     local value = options.weights[spec.name]
@@ -187,7 +190,7 @@ function class:finish_row(row, pos, stride, prefix)
   local B, n = row.shape[1], row.shape[2]
   if s.form == 'heads' then
     local dims = s.main or s.local_kv
-    local key = row:slice(3, 1, dims.key):reshape(B, n, dims.kv_heads, -1)
+    local key = row:slice(3, 1, dims.key):reshape(B, n, dims.kv_heads, dims.key // dims.kv_heads)
     key = self:rotate(key, pos, stride):reshape(B, n, dims.key)
     return tensor.cat({ key, row:slice(3, dims.key + 1, -1) }, 3)
   end
@@ -218,9 +221,9 @@ end
 -- RoPE and Hadamard of index queries and keys alike.
 function class:index_rotate(x, pos, stride)
   local get = self.shape.get
-  if self.freqs then
+  if self.index_freqs then
     local first = get('index_rope', true) == 'first'
-    x = kernels.rope(x, self.freqs, at(pos, { stride = stride, first = first, half_split = first }))
+    x = kernels.rope(x, self.index_freqs, at(pos, { stride = stride, first = first, half_split = first }))
   end
   if get('index_hadamard', true) then x = kernels.hadamard(x) end
   return x
@@ -363,6 +366,13 @@ function class:sources(p, pos0, cell, shared)
   return sources
 end
 
+-- The width of a head's output; a query that can read nothing yet gives zeros.
+function class:value_width(order)
+  local dims = self.shape.main or self.shape.local_kv
+  if order == 'expand' then return self.shape.get 'v_head_dim' end
+  return dims.value // dims.kv_heads
+end
+
 -- A:read(p, pos0, cell, shared) -> out [B, T, H, value width].
 function class:read(p, pos0, cell, shared)
   if self.shape.topk then self:select(p, pos0, shared) end
@@ -375,7 +385,8 @@ function class:read(p, pos0, cell, shared)
     end
   end
   for _, source in ipairs(sources) do source.store = nil end
-  return kernels.attend { q = p.q, sources = sources, sink = self.w.attn_sink, scale = self.scale, pos0 = pos0 }
+  return kernels.attend { q = p.q, sources = sources, sink = self.w.attn_sink, scale = self.scale, pos0 = pos0,
+    value_width = #sources == 0 and self:value_width(p.order) or nil }
 end
 
 -- --- output -------------------------------------------------------------------------------------------
