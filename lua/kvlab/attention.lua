@@ -328,10 +328,10 @@ function class:columns(source)
 end
 
 -- Scores the owner's keys and publishes the list, and the pool, of the chunk.
-function class:select(p, pos0, shared)
+function class:select(p, pos0, cell, shared)
   local s = self.shape
   local store = shared.cells[s.owner].index
-  local keys = store:source 'index'
+  local keys = store:source('index', cell.counters)
   keys.pos0, keys.store = nil, nil
   local found
   if store:count() == 0 then -- nothing to select yet: an empty list
@@ -356,7 +356,7 @@ function class:sources(p, pos0, cell, shared)
   if s.owner then
     local store = shared.cells[s.owner].main
     if store:count() > 0 then
-      local source = store:source 'selected'
+      local source = store:source('selected', cell.counters)
       local list = shared.lists[s.selector]
       if list then source.see, source.list = 'list', list:slice(2, -p.T, -1)
       else source.see, source.ratio = 'blocks', s.ratio end
@@ -375,7 +375,7 @@ end
 
 -- A:read(p, pos0, cell, shared) -> out [B, T, H, value width].
 function class:read(p, pos0, cell, shared)
-  if self.shape.topk then self:select(p, pos0, shared) end
+  if self.shape.topk then self:select(p, pos0, cell, shared) end
   local sources = self:sources(p, pos0, cell, shared)
   if p.order == 'expand' then
     for i, source in ipairs(sources) do

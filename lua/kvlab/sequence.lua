@@ -7,8 +7,8 @@
 local cell = require 'kvlab.cell'
 local model = require 'kvlab.model'
 local opts = require 'kvlab.options'
-local presets = require 'kvlab.presets'
 local record = require 'kvlab.record'
+local shape = require 'kvlab.shape'
 local tensor = require 'kvlab.tensor'
 local core = require 'kvlab.core'
 
@@ -21,21 +21,6 @@ local function check_open(self)
   if not self.cells then error('the sequence was freed', 0) end
 end
 
--- The record of a role: what the caller asks for, the layer's own, the form's, the role's.
-local function record_of(value)
-  if record.is(value) then return value end
-  return record.named(value)
-end
-
-local function records_of(s, asked, deployed)
-  local own = s.layer
-  local function pick(role, field)
-    local value = asked and asked[role] or own[field] or role ~= 'index' and deployed[s.form] or deployed[role] or 'bf16'
-    return record_of(value)
-  end
-  return { main = pick('main', 'record'), index = pick('index', 'index_record'), window = pick('window', 'window_record') }
-end
-
 local ROLES = { 'main', 'index', 'window' }
 
 local function asked_records(value)
@@ -45,15 +30,14 @@ local function asked_records(value)
   return value
 end
 
--- One pool for each plan and model; `pages` limits those that are made now.
+-- One pool for each plan and limit: sequences of a model that ask for the same share their pages.
 local function pool_of(m, pages)
+  local limit = pages or 0
   return function(plan)
-    local known = m.pools[plan]
-    if not known then
-      known = core.pool.new(plan, pages)
-      m.pools[plan] = known
-    end
-    return known
+    local of_plan = m.pools[plan] or {}
+    m.pools[plan] = of_plan
+    of_plan[limit] = of_plan[limit] or core.pool.new(plan, pages)
+    return of_plan[limit]
   end
 end
 
@@ -64,12 +48,12 @@ function sequence.new(m, options)
   local rollback = opts.whole(options.rollback or 0, 0, 'sequence: rollback')
   local pages = options.pages and opts.whole(options.pages, 1, 'sequence: pages')
   local asked = asked_records(options.records)
-  local deployed = m.layout.records or presets.load('v4.1-flash').records
+  local deployed = shape.deployed(m.layout)
   local self = setmetatable({ model = m, cells = {}, counters = {}, position = 0, most = rollback, reach = 0,
     evaluations = 0 }, meta)
   local pool = pool_of(m, pages)
   for i, A in ipairs(m.layers) do
-    local plans = model.plans(A.shape, records_of(A.shape, asked, deployed))
+    local plans = shape.plans(A.shape, asked, deployed)
     self.counters[i] = core.pool.counters()
     self.cells[i] = cell.of_pool(A, plans, pool, self.counters[i], rollback + 1)
   end
@@ -94,7 +78,7 @@ local function attempt(self, T, f)
   if not ok then error(a, 0) end
   self.cells = cells
   self.position = self.position + T
-  self.reach = self.most -- a chunk moves everything on: as many tokens can be taken back as rows are kept
+  self.reach = math.min(self.reach + T, self.most)
   return a, b, c
 end
 
@@ -203,9 +187,8 @@ function class:rollback(n)
     error(('rollback: %d tokens, but rows for %d are kept; make the sequence with rollback = %d'):format(n, self.reach,
       n), 0)
   end
-  self.position = self.position - n
-  for i, one in ipairs(self.cells) do one:truncate(self.position, ratio_of(self, i)) end
-  self.reach = self.reach - n
+  for i, one in ipairs(self.cells) do one:truncate(self.position - n, ratio_of(self, i)) end
+  self.position, self.reach = self.position - n, self.reach - n
 end
 
 -- The sums of what each layer says, and the layers.

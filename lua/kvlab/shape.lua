@@ -1,6 +1,7 @@
 -- shape.lua: one layer with its numbers filled in: what a row is, who owns it, which record holds it.
 -- The place where layer, widths and records meet; counting, reports and running all ask here.
 local layer = require 'kvlab.layer'
+local presets = require 'kvlab.presets'
 local record = require 'kvlab.record'
 
 local shape = {}
@@ -94,21 +95,37 @@ end
 -- --- records ------------------------------------------------------------------------------------------
 local ROLES = { main = 'record', index = 'index_record', window = 'window_record' }
 
--- The name of the record in which layer `i` (an owner for main and index) stores `role`. What a command asks
--- for comes first, then the layer's own field, then the form's, then the role's.
-local function record_name(s, role, asked, deployed)
-  if asked and asked[role] then return asked[role] end
-  return s.layer[ROLES[role]] or role ~= 'index' and deployed[s.form] or deployed[role] or 'bf16'
+-- shape.deployed(L) -> the records of L by role and form. A layout without records of its own stores entries as V4.1
+-- does, per-head rows and latents in bf16.
+function shape.deployed(L)
+  if L.records then return L.records end
+  local r = presets.load('v4.1-flash').records
+  return { main = r.main, index = r.index, window = r.window, heads = 'bf16', latent = 'bf16' }
+end
+
+-- The record in which layer `i` (an owner for main and index) stores `role`. What is asked for (a name or a record)
+-- comes first, then the layer's own field, then the form's, then the role's.
+local function record_of(s, role, asked, deployed)
+  local value = asked and asked[role] or s.layer[ROLES[role]] or role ~= 'index' and deployed[s.form]
+    or deployed[role] or 'bf16'
+  return record.is(value) and value or record.named(value)
 end
 
 -- shape.plan(s, role, asked, deployed) -> the compiled record of one row: bytes, pages, encode and decode.
 function shape.plan(s, role, asked, deployed)
   local dims = role == 'main' and s.main or role == 'index' and s.index or s.local_kv
-  local named = record.named(record_name(s, role, asked, deployed))
-  local ok, plan = pcall(named.plan, named, { channels = dims.channels, rotary = dims.rotary, key = dims.key,
+  local rec = record_of(s, role, asked, deployed)
+  local ok, plan = pcall(rec.plan, rec, { channels = dims.channels, rotary = dims.rotary, key = dims.key,
     value = dims.value })
   if not ok then error(('%s: %s'):format(s.at, plan), 0) end
-  return plan, named
+  return plan, rec
+end
+
+-- shape.plans(s, asked, deployed) -> the plans of everything that a layer stores itself: main, index, window.
+function shape.plans(s, asked, deployed)
+  return { main = s.owns and shape.plan(s, 'main', asked, deployed) or nil,
+    index = s.owns and s.index and shape.plan(s, 'index', asked, deployed) or nil,
+    window = s.local_kv and shape.plan(s, 'window', asked, deployed) or nil }
 end
 
 return shape

@@ -134,7 +134,7 @@ function random_layouts.draw(records)
     if i == cut then texts[i] = texts[i] .. ' |' end
   end
   local L = kv.layout(table.concat(texts, ' '))
-  return L:labelled { records = { main = one(records), index = one(records), window = one(records) } }, w
+  return L:labelled { widths = w, records = { main = one(records), index = one(records), window = one(records) } }, w
 end
 
 return random_layouts
