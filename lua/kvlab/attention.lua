@@ -337,8 +337,9 @@ function class:select(p, pos0, cell, shared)
   if store:count() == 0 then -- nothing to select yet: an empty list
     found = { top = tensor.filled({ p.q.shape[1], p.T, 1 }, -1, 'int32') }
   else
+    local pool = s.pool and shared.pools[s.owner]
     found = kernels.index { q = p.index_q, w = p.index_w, keys = keys, pos0 = pos0, ratio = s.ratio,
-      k = s.topk, pool = s.pool and shared.pools[s.owner] or nil, build = s.layer.pool or nil }
+      k = s.topk, pool = pool and pool:slice(2, -p.T, -1) or nil, build = s.layer.pool or nil }
   end
   shared.lists[self.index] = found.top
   shared.pools[self.index] = found.pool

@@ -193,12 +193,20 @@ function class:run_batch(h, sequences)
   return h
 end
 
--- tokens, as a list, a tensor [T] or [B, T] of ids from 0 -> int32 [B, T].
+-- tokens, as one id, a list or a tensor [T] or [B, T] of ids from 0 -> int32 [B, T].
 function class:tokens(tokens)
-  if type(tokens) == 'number' then tokens = { tokens } end
-  local ids = tensor.is_tensor(tokens) and tokens or tensor.tensor(tokens, 'int32')
+  local ids = tokens
+  if math.type(tokens) == 'integer' then ids = { tokens } end
+  if type(ids) == 'table' then
+    local ok, made = pcall(tensor.tensor, ids, 'int32')
+    if not ok then error('tokens: expected whole numbers from 0, [T] or [B, T]: ' .. tostring(made), 0) end
+    ids = made
+  elseif not tensor.is_tensor(ids) then
+    error(('tokens: expected a list or tensor of ids from 0, got %s'):format(type(ids) == 'number' and ids or type(ids)), 0)
+  end
+  if ids.dtype ~= 'int32' then error(('tokens: expected ids in int32, got %s'):format(ids.dtype), 0) end
   if #ids.shape == 1 then ids = ids:reshape(1, ids.shape[1]) end
-  if #ids.shape ~= 2 or ids.shape[2] == 0 then
+  if #ids.shape ~= 2 or ids.shape[1] == 0 or ids.shape[2] == 0 then
     error(('tokens: expected ids [T] or [B, T] with T >= 1, got {%s}'):format(table.concat(ids.shape, ', ')), 0)
   end
   return ids

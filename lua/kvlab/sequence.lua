@@ -9,7 +9,6 @@ local model = require 'kvlab.model'
 local opts = require 'kvlab.options'
 local record = require 'kvlab.record'
 local shape = require 'kvlab.shape'
-local tensor = require 'kvlab.tensor'
 local core = require 'kvlab.core'
 
 local sequence = {}
@@ -82,8 +81,10 @@ local function attempt(self, T, f)
   return a, b, c
 end
 
--- seq:extend(h, { replay = n }) -> hidden states after the last layer [1, T', D] of a chunk of inputs h [1, T, D].
-function class:extend(h, options)
+-- seq:extend(h, { replay = n }) -> hidden states after the last layer [1, T', D] of a chunk of inputs h [1, T, D]. What
+-- is still to be done with them, finish(h), belongs to the attempt.
+function class:extend(h, options, finish)
+  check_open(self)
   options = options or {}
   opts.check(options, { 'replay' }, 'prefill')
   local replay = options.replay and opts.whole(options.replay, 1, 'prefill: replay')
@@ -94,7 +95,9 @@ function class:extend(h, options)
     error(('prefill: replay starts a sequence; this one has %d tokens already'):format(self.position), 0)
   end
   local out, evaluations = attempt(self, h.shape[2], function(cells)
-    return self.model:run(h, self.position, cells, replay)
+    local result, done = self.model:run(h, self.position, cells, replay)
+    if finish then result = finish(result) end
+    return result, done
   end)
   self.evaluations = self.evaluations + evaluations
   return out
@@ -109,13 +112,13 @@ function class:prefill(tokens, options)
   if ids.shape[1] ~= 1 then
     error(('prefill: expected one sequence of tokens, got a batch of %d'):format(ids.shape[1]), 0)
   end
-  local h = self:extend(self.model:embed(ids), options)
-  return self.model:logits(h:slice(2, -1, -1)):reshape(-1)
+  local m = self.model
+  return self:extend(m:embed(ids), options, function(h) return m:logits(h:slice(2, -1, -1)):reshape(-1) end)
 end
 
--- sequence.decode(m, seqs, h) -> h [B, 1, D]: one token for each sequence. When anything fails, every sequence is
--- taken back to where it was.
-function sequence.step(m, seqs, h)
+-- sequence.step(m, seqs, ids [B, 1]) -> logits [B, 1, V]: one token for each sequence. When anything fails, every
+-- sequence is taken back to where it was.
+function sequence.step(m, seqs, ids)
   local seen = {}
   for b, seq in ipairs(seqs) do
     if getmetatable(seq) ~= meta then error(('decode: sequence %d is %s'):format(b, type(seq)), 0) end
@@ -125,11 +128,12 @@ function sequence.step(m, seqs, h)
     seen[seq] = true
   end
   local ok, out = pcall(function()
+    local h = m:embed(ids)
     for _, seq in ipairs(seqs) do
       for i, one in ipairs(seq.cells) do one:reserve(seq.position, 1, ratio_of(seq, i)) end
     end
-    if #seqs == 1 then return (m:run(h, seqs[1].position, seqs[1].cells)) end
-    return m:run_batch(h, seqs)
+    h = #seqs == 1 and m:run(h, seqs[1].position, seqs[1].cells) or m:run_batch(h, seqs)
+    return m:logits(h)
   end)
   if not ok then
     for _, seq in ipairs(seqs) do
@@ -150,18 +154,18 @@ function class:decode(token)
   check_open(self)
   local ids = self.model:tokens(token)
   if ids.shape[1] ~= 1 or ids.shape[2] ~= 1 then error('decode: expected one token', 0) end
-  return self.model:logits(sequence.step(self.model, { self }, self.model:embed(ids))):reshape(-1)
+  return sequence.step(self.model, { self }, ids):reshape(-1)
 end
 
 -- model:decode(seqs, tokens) -> logits [B, V].
 function sequence.decode(m, seqs, tokens)
   if type(seqs) ~= 'table' or #seqs == 0 then error('decode: expected a list of sequences', 0) end
-  local ids = tensor.is_tensor(tokens) and tokens or tensor.tensor(tokens, 'int32')
-  if ids.shape[#ids.shape] ~= #seqs or #ids.shape > 1 then
+  local ids = m:tokens(tokens)
+  if ids.shape[1] ~= 1 or ids.shape[2] ~= #seqs then
     error(('decode: %d sequences need a list of as many tokens, got {%s}'):format(#seqs,
       table.concat(ids.shape, ', ')), 0)
   end
-  return m:logits(sequence.step(m, seqs, m:embed(ids:reshape(#seqs, 1)))):reshape(#seqs, -1)
+  return sequence.step(m, seqs, ids:reshape(#seqs, 1)):reshape(#seqs, -1)
 end
 
 -- seq:fork() -> a sequence with the same past; complete pages are shared, others copied when written.
