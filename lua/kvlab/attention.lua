@@ -54,6 +54,10 @@ local function rope_table(s, most)
   local n = s.form == 'heads' and get 'head_dim' or get('qk_rope_head_dim', true) or 0
   n = math.min(n, most or n)
   if n == 0 then return nil end
+  if n % 2 ~= 0 then
+    local name = most == n and 'index_head_dim' or s.form == 'heads' and 'head_dim' or 'qk_rope_head_dim'
+    error(('%s: %s = %d is odd, but RoPE rotates pairs'):format(s.at, name, n), 0)
+  end
   local theta, yarn = get('rope_theta', true) or 10000, get('rope_scaling', true)
   if s.form == 'entry' then
     if s.owner then theta = get('compress_rope_theta', true) or theta else yarn = nil end
@@ -76,12 +80,7 @@ function attention.new(L, i, widths, options)
   if self.order then opts.word(self.order, attention.orders, 'order') end
   for _, spec in ipairs(weights.of(s)) do
     local value = options.weights[spec.name]
-    if not value then error(('%s: the weight %s is missing'):format(s.at, spec.name), 0) end
-    local have, want = value.shape, spec.shape
-    if #have ~= #want or have[1] ~= want[1] or have[2] ~= want[2] then
-      error(('%s: the weight %s is {%s}, expected {%s}'):format(s.at, spec.name, table.concat(have, ', '),
-        table.concat(want, ', ')), 0)
-    end
+    weights.check(value, spec, s.at)
     self.w[spec.name] = value
   end
   if s.form == 'latent' then self:split_up_projection() end

@@ -79,6 +79,10 @@ function model.new(L, widths, options)
   if not layout.is(L) then error(('model: expected a layout, got %s'):format(type(L)), 0) end
   options = options or {}
   opts.check(options, OPTIONS, 'model')
+  if options.ffn ~= nil then opts.whole(options.ffn, 0, 'model: ffn') end
+  if options.seed ~= nil and math.type(options.seed) ~= 'integer' then
+    error(('model: seed is %s, expected an integer'):format(tostring(options.seed)), 0)
+  end
   widths = width_rules.merge(L.widths, widths)
   local given = options.weights
   local self = setmetatable({ layout = L, widths = widths, layers = {}, blocks = {}, parameters = {}, names = {},
@@ -86,9 +90,7 @@ function model.new(L, widths, options)
     hidden_only = options.hidden_only, pools = {} }, meta)
   for _, spec in ipairs(model.parameters(L, widths, options)) do
     local value = given and given[spec.name]
-    if given and not value and not spec.optional then
-      error(('model: the weight %s is missing'):format(spec.name), 0)
-    end
+    if given and (value ~= nil or not spec.optional) then weights.check(value, spec, 'model') end
     self.names[#self.names + 1] = spec.name
     self.parameters[spec.name] = value or weights.random(spec, options.seed or 1)
   end
