@@ -61,24 +61,22 @@ end
 
 local function ratio_of(self, i) return self.model.layers[i].shape.ratio or 1 end
 
--- Runs f on a fork of the cells; they replace the old ones when f returns and vanish when it fails.
+-- Runs f on a fork of the cells, which takes the sequence on by T tokens (back, when negative). They replace the old
+-- ones when f returns and vanish when it fails, wherever it is broken off.
 local function attempt(self, T, f)
   check_open(self)
+  local old, position, reach = self.cells, self.position, self.reach
   local cells = {}
-  local ok, a, b, c = xpcall(function()
-    for i, old in ipairs(self.cells) do
-      cells[i] = old:fork()
-      cells[i]:reserve(self.position, T, ratio_of(self, i))
-    end
-    return f(cells)
-  end, function(problem) return problem end)
-  local dead = ok and self.cells or cells
-  for _, one in ipairs(dead) do one:free() end
+  local ok, a, b = pcall(function()
+    for i, one in ipairs(old) do cells[i] = one:fork() end
+    local result, more = f(cells)
+    self.cells, self.position, self.reach = cells, position + T, math.min(reach + T, self.most)
+    return result, more
+  end)
+  if not ok then self.cells, self.position, self.reach = old, position, reach end
+  for _, one in ipairs(ok and old or cells) do one:free() end
   if not ok then error(a, 0) end
-  self.cells = cells
-  self.position = self.position + T
-  self.reach = math.min(self.reach + T, self.most)
-  return a, b, c
+  return a, b
 end
 
 -- seq:extend(h, { replay = n }) -> hidden states after the last layer [1, T', D] of a chunk of inputs h [1, T, D]. What
@@ -94,7 +92,9 @@ function class:extend(h, options, finish)
   if replay and self.position > 0 then
     error(('prefill: replay starts a sequence; this one has %d tokens already'):format(self.position), 0)
   end
-  local out, evaluations = attempt(self, h.shape[2], function(cells)
+  local T = h.shape[2]
+  local out, evaluations = attempt(self, T, function(cells)
+    for i, one in ipairs(cells) do one:reserve(self.position, T, ratio_of(self, i)) end
     local result, done = self.model:run(h, self.position, cells, replay)
     if finish then result = finish(result) end
     return result, done
@@ -127,26 +127,27 @@ function sequence.step(m, seqs, ids)
     if seen[seq] then error(('decode: sequence %d stands twice in the batch'):format(b), 0) end
     seen[seq] = true
   end
+  local before = {}
+  for b, seq in ipairs(seqs) do before[b] = { seq.position, seq.reach, seq.evaluations } end
   local ok, out = pcall(function()
     local h = m:embed(ids)
     for _, seq in ipairs(seqs) do
       for i, one in ipairs(seq.cells) do one:reserve(seq.position, 1, ratio_of(seq, i)) end
     end
     h = #seqs == 1 and m:run(h, seqs[1].position, seqs[1].cells) or m:run_batch(h, seqs)
-    return m:logits(h)
-  end)
-  if not ok then
-    for _, seq in ipairs(seqs) do
-      for i, one in ipairs(seq.cells) do one:truncate(seq.position, ratio_of(seq, i)) end
+    local logits = m:logits(h)
+    for b, seq in ipairs(seqs) do
+      seq.position, seq.reach = before[b][1] + 1, math.min(before[b][2] + 1, seq.most)
+      seq.evaluations = before[b][3] + #m.layers
     end
-    error(out, 0)
+    return logits
+  end)
+  if ok then return out end
+  for b, seq in ipairs(seqs) do
+    seq.position, seq.reach, seq.evaluations = table.unpack(before[b])
+    for i, one in ipairs(seq.cells) do one:truncate(seq.position, ratio_of(seq, i)) end
   end
-  for _, seq in ipairs(seqs) do
-    seq.position = seq.position + 1
-    seq.reach = math.min(seq.reach + 1, seq.most)
-    seq.evaluations = seq.evaluations + #m.layers
-  end
-  return out
+  error(out, 0)
 end
 
 -- seq:decode(token) -> logits [V].
@@ -191,8 +192,9 @@ function class:rollback(n)
     error(('rollback: %d tokens, but rows for %d are kept; make the sequence with rollback = %d'):format(n, self.reach,
       n), 0)
   end
-  for i, one in ipairs(self.cells) do one:truncate(self.position - n, ratio_of(self, i)) end
-  self.position, self.reach = self.position - n, self.reach - n
+  attempt(self, -n, function(cells)
+    for i, one in ipairs(cells) do one:truncate(self.position - n, ratio_of(self, i)) end
+  end)
 end
 
 -- The sums of what each layer says, and the layers.

@@ -400,6 +400,63 @@ function TestFailures:test_a_computation_that_breaks_off_changes_nothing()
   end
 end
 
+-- Ctrl-C raises from a hook, wherever Lua happens to be. Afterwards the sequences are where they were, or, when all was
+-- done but the tidying up, where they should be; and they go on from there.
+function TestFailures:test_interrupted_at_any_instruction()
+  local m = model('csa/2 mla swa reuse', nil, { index_topk = 1 })
+  local list = ids(7)
+  local function operations(seq, other)
+    return {
+      { function() seq:decode(4) end, 1, { 4 } },
+      { function() seq:prefill { 5, 6, 7 } end, 3, { 5, 6, 7 } },
+      { function() m:decode({ seq, other }, { 4, 5 }) end, 1, { 4 } },
+      { function() seq:rollback(2) end, -2, {} },
+      { function() seq:fork():free() end, 0, {} },
+    }
+  end
+  -- What comes after each number of tokens, undisturbed.
+  local expected = {}
+  for which = 1, 5 do
+    local past = part(list, 1, which == 4 and 5 or 7)
+    for _, token in ipairs(operations()[which][3]) do past[#past + 1] = token end
+    local moved <close> = fresh(m, past)
+    local still <close> = fresh(m, list)
+    expected[which] = { [0] = still:decode(9), [#past - 7] = moved:decode(9) }
+  end
+
+  local interrupted = 0
+  for which = 1, 5 do
+    local finished, step, n = false, 1, 1
+    while not finished do
+      local seq = fresh(m, list, { records = 'f32', rollback = 2 })
+      local other = fresh(m, ids(4, 1))
+      local operation = operations(seq, other)[which]
+      local ok, problem = pcall(function()
+        debug.sethook(function()
+          debug.sethook()
+          error('interrupted', 0)
+        end, '', n)
+        operation[1]()
+        debug.sethook()
+      end)
+      if ok then finished = true
+      else
+        lu.assertEquals(problem, 'interrupted')
+        interrupted = interrupted + 1
+      end
+      local change = #seq - 7
+      lu.assertTrue(change == 0 or change == operation[2], ('operation %d, %d instructions'):format(which, n))
+      if which == 3 then lu.assertEquals(#other - 4, change) end
+      assert_close(seq:decode(9), expected[which][change], ('operation %d, %d instructions'):format(which, n))
+      seq:free()
+      other:free()
+      n = n + step
+      step = step + which % 2 + 1 -- finer at the beginning
+    end
+  end
+  lu.assertTrue(interrupted > 100)
+end
+
 function TestFailures:test_use_after_free()
   local m = model 'csa/2'
   local seq = fresh(m, ids(5))
