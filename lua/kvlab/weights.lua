@@ -109,6 +109,20 @@ function weights.of(s)
   return list
 end
 
+-- weights.check(value, spec, where): value is a float32 tensor of the shape of spec { name, shape }.
+function weights.check(value, spec, where)
+  if value == nil then error(('%s: the weight %s is missing'):format(where, spec.name), 0) end
+  local want = table.concat(spec.shape, ', ')
+  if not tensor.is_tensor(value) then
+    error(('%s: the weight %s is a %s, expected a tensor {%s}'):format(where, spec.name, type(value), want), 0)
+  end
+  local have = table.concat(value.shape, ', ')
+  if have ~= want or value.dtype ~= 'float32' then
+    error(('%s: the weight %s is {%s}, expected {%s}%s'):format(where, spec.name, have, want,
+      value.dtype ~= 'float32' and (' in float32, not %s'):format(value.dtype) or ''), 0)
+  end
+end
+
 -- weights.random({ name, shape }, seed) -> a tensor: matrices normal with a deviation of 1/sqrt(inputs), norms one,
 -- sinks and biases small. Every name draws from a stream of its own, so that a model that gains a layer keeps the
 -- others.
