@@ -38,14 +38,14 @@ local function block_names(s, i)
     gate = at .. 'mlp.gate_proj.weight', up = at .. 'mlp.up_proj.weight', down = at .. 'mlp.down_proj.weight' }
 end
 
--- model.parameters(L, widths, options) -> an ordered list of { name, shape }; ffn = its width, 0 leaves it out;
--- tied = true leaves the head out, hidden_only everything but the layers and their norms.
+-- model.parameters(L, widths, options) -> an ordered list of { name, shape }. options: ffn, the width of the FFN
+-- (intermediate_size; 0 leaves it out); tied leaves the head out, hidden_only everything but layers and norms.
 function model.parameters(L, widths, options)
   local list = {}
   local function add(name, ...) list[#list + 1] = { name = name, shape = { ... } } end
   local D = widths.hidden_size
   if not D then error('model: the width hidden_size is missing', 0) end
-  local ffn = options.ffn
+  local ffn = options.ffn or widths.intermediate_size or 0
   local released = shape.of(L, 1, widths).form == 'entry'
   if not options.hidden_only then
     if not widths.vocab_size then error('model: the width vocab_size is missing', 0) end
