@@ -316,7 +316,9 @@ size_t kvl_compress_rollback_bytes(const kvl_compress_state *x) {
 }
 
 size_t kvl_compress_state_bytes(const kvl_compress_state *x) {
-    return (size_t)state_floats(x) * sizeof(float) - kvl_compress_rollback_bytes(x);
+    int64_t m = x->comp.ratio, floats = 2 * (x->n % m) * x->row;
+    if (x->comp.overlap && x->n >= m) floats += 2 * m * x->comp.width;
+    return (size_t)floats * sizeof(float);
 }
 
 /* --- the definition --------------------------------------------------------------------------- */

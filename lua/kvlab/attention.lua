@@ -50,10 +50,16 @@ end
 
 -- One RoPE table for a layer: its query, window, entries, index queries and keys and the inverse alike. K = V
 -- layers that read compressed entries have a base of their own with YaRN, those that read none plain RoPE.
-local function rope_table(s)
+-- An index key that is narrower than a head rotates all its channels.
+local function rope_table(s, most)
   local get = s.get
   local n = s.form == 'heads' and get 'head_dim' or get('qk_rope_head_dim', true) or 0
+  n = math.min(n, most or n)
   if n == 0 then return nil end
+  if n % 2 ~= 0 then
+    local name = most == n and 'index_head_dim' or s.form == 'heads' and 'head_dim' or 'qk_rope_head_dim'
+    error(('%s: %s = %d is odd, but RoPE rotates pairs'):format(s.at, name, n), 0)
+  end
   local theta, yarn = get('rope_theta', true) or 10000, get('rope_scaling', true)
   if s.form == 'entry' then
     if s.owner then theta = get('compress_rope_theta', true) or theta else yarn = nil end
@@ -72,9 +78,12 @@ function attention.new(L, i, widths, options)
   local s = shape.of(L, i, widths)
   local self = setmetatable({ index = i, shape = s, w = {}, scale = softmax_scale(s), freqs = rope_table(s),
     eps = s.get('rms_norm_eps', true) or 1e-6, order = options.order, index_query = options.index_query }, meta)
+  if s.topk then self.index_freqs = rope_table(s, s.index.channels) end
   if self.order then opts.word(self.order, attention.orders, 'order') end
   for _, spec in ipairs(weights.of(s)) do
-    self.w[spec.name] = weights.check(s.at, spec, options.weights[spec.name])
+    local value = options.weights[spec.name]
+    weights.check(value, spec, s.at)
+    self.w[spec.name] = value
   end
   if s.form == 'latent' then self:split_up_projection() end
   return self
@@ -182,7 +191,7 @@ function internal:finish_row(row, pos, stride, prefix)
   local B, n = row.shape[1], row.shape[2]
   if s.form == 'heads' then
     local dims = s.main or s.local_kv
-    local key = row:slice(3, 1, dims.key):reshape(B, n, dims.kv_heads, -1)
+    local key = row:slice(3, 1, dims.key):reshape(B, n, dims.kv_heads, dims.key // dims.kv_heads)
     key = self:rotate(key, pos, stride):reshape(B, n, dims.key)
     return tensor.cat({ key, row:slice(3, dims.key + 1, -1) }, 3)
   end
@@ -213,9 +222,9 @@ end
 -- RoPE and Hadamard of index queries and keys alike.
 function internal:index_rotate(x, pos, stride)
   local get = self.shape.get
-  if self.freqs then
+  if self.index_freqs then
     local first = get('index_rope', true) == 'first'
-    x = kernels.rope(x, self.freqs, at(pos, { stride = stride, first = first, half_split = first }))
+    x = kernels.rope(x, self.index_freqs, at(pos, { stride = stride, first = first, half_split = first }))
   end
   if get('index_hadamard', true) then x = kernels.hadamard(x) end
   return x
@@ -323,10 +332,10 @@ end
 local function last(ids, T) return ids:slice(2, -T, -1):contiguous() end
 
 -- Scores the owner's keys and publishes the list, and the pool, of the chunk.
-function internal:select(p, pos0, shared)
+function internal:select(p, pos0, cell, shared)
   local s = self.shape
   local store = shared.cells[s.owner].index
-  local keys = store:source 'index'
+  local keys = store:source('index', cell.counters)
   keys.pos0, keys.store = nil, nil
   local found
   if store:count() == 0 then -- nothing to select yet: an empty list
@@ -352,7 +361,7 @@ function internal:sources(p, pos0, cell, shared)
   if s.owner then
     local store = shared.cells[s.owner].main
     if store:count() > 0 then
-      local source = store:source 'selected'
+      local source = store:source('selected', cell.counters)
       local list = shared.lists[s.selector]
       if list then source.see, source.list = 'list', last(list, p.T)
       else source.see, source.ratio = 'blocks', s.ratio end
@@ -362,9 +371,16 @@ function internal:sources(p, pos0, cell, shared)
   return sources
 end
 
+-- The width of a head's output; a query that can read nothing yet gives zeros.
+function internal:value_width(order)
+  local dims = self.shape.main or self.shape.local_kv
+  if order == 'expand' then return self.shape.get 'v_head_dim' end
+  return dims.value // dims.kv_heads
+end
+
 -- A:read(p, pos0, cell, shared) -> out [B, T, H, value width].
 function internal:read(p, pos0, cell, shared)
-  if self.shape.topk then self:select(p, pos0, shared) end
+  if self.shape.topk then self:select(p, pos0, cell, shared) end
   local sources = self:sources(p, pos0, cell, shared)
   if p.order == 'expand' then
     for i, source in ipairs(sources) do
@@ -374,7 +390,8 @@ function internal:read(p, pos0, cell, shared)
     end
   end
   for _, source in ipairs(sources) do source.store = nil end
-  return kernels.attend { q = p.q, sources = sources, sink = self.w.attn_sink, scale = self.scale, pos0 = pos0 }
+  return kernels.attend { q = p.q, sources = sources, sink = self.w.attn_sink, scale = self.scale, pos0 = pos0,
+    value_width = #sources == 0 and self:value_width(p.order) or nil }
 end
 
 -- --- output -------------------------------------------------------------------------------------------

@@ -37,16 +37,18 @@ end
 local Tables = {}
 Tables.__index = Tables
 
-local function tables(table, counters) return setmetatable({ table = table, counters = counters }, Tables) end
+local function tables(table) return setmetatable({ table = table }, Tables) end
 
 function Tables:append(rows) self.table:append(rows) end
 function Tables:count() return #self.table end
-function Tables:source(kind)
-  return { table = self.table, counters = self.counters, kind = kind, store = self }
+
+-- source(kind, counters): whoever reads counts, not the owner of the rows.
+function Tables:source(kind, counters)
+  return { table = self.table, counters = counters, kind = kind, store = self }
 end
 
 function Tables:read(source)
-  return self.table:read(1, #self.table, source.kind, self.counters):unsqueeze(1)
+  return self.table:read(1, #self.table, source.kind, source.counters):unsqueeze(1)
 end
 
 -- --- rings --------------------------------------------------------------------------------------------
@@ -126,8 +128,8 @@ function cell.of_pool(A, plans, pool_of, counters, rollback)
   local s = A.shape
   local self = setmetatable({ counters = counters }, meta)
   add_compressors(self, A, rollback, 1)
-  if s.owns then self.main = tables(pool_of(plans.main):table(), counters) end
-  if s.owns and s.layer.keys then self.index = tables(pool_of(plans.index):table(), counters) end
+  if s.owns then self.main = tables(pool_of(plans.main):table()) end
+  if s.owns and s.layer.keys then self.index = tables(pool_of(plans.index):table()) end
   if s.window > 0 then
     self.window = rings(pool_of(plans.window):table(s.window + rollback, s.window), counters, plans.window, s.window)
   end
@@ -145,7 +147,8 @@ function class:fork(counters)
     if store then
       local twin = {}
       for key, value in pairs(store) do twin[key] = value end
-      twin.table, twin.counters = store.table:fork(), copy.counters
+      twin.table = store.table:fork()
+      if store.counters then twin.counters = copy.counters end
       copy[name] = setmetatable(twin, getmetatable(store))
     end
   end
@@ -165,10 +168,11 @@ function class:reserve(pos0, T, ratio)
   if self.window then self.window.table:reserve(T) end
 end
 
--- truncate(position, ratio): back to `position` tokens, from wherever each part of the cell has come to.
+-- truncate(position, ratio): back to `position` tokens, from wherever each part of the cell has come to. Pages that
+-- were reserved for more go back too.
 function class:truncate(position, ratio)
   local function cut(store, entries)
-    if store and store:count() > entries then store.table:truncate(entries) end
+    if store and store:count() >= entries then store.table:truncate(entries) end
   end
   cut(self.main, position // ratio)
   cut(self.index, position // ratio)

@@ -94,7 +94,7 @@ function model.new(L, widths, options)
   for _, spec in ipairs(model.parameters(L, widths, { ffn = ffn, tied = options.tied,
     hidden_only = options.hidden_only })) do
     local value = given and given[spec.name]
-    if given and not (spec.optional and value == nil) then weights.check('model', spec, value) end
+    if given and (value ~= nil or not spec.optional) then weights.check(value, spec, 'model') end
     self.names[#self.names + 1] = spec.name
     self.parameters[spec.name] = value or weights.random(spec, seed)
   end

@@ -20,20 +20,14 @@ local function check_open(self)
   if not self.cells then error('the sequence was freed', 0) end
 end
 
--- One pool for each plan and model, shared by its sequences; `pages` limits each that is made now.
+-- One pool for each plan and limit: sequences of a model that ask for the same share their pages.
 local function pool_of(m, pages)
+  local limit = pages or 0
   return function(plan)
-    local known = m.pools[plan]
-    if not known then
-      known = core.pool.new(plan, pages)
-      m.pools[plan] = known
-    end
-    local limit = known:stats().max_pages
-    if pages and limit ~= pages then
-      error(('sequence: pages = %d, but an earlier sequence of the model made the pool with %s'):format(pages,
-        limit and ('%d'):format(limit) or 'no limit'), 0)
-    end
-    return known
+    local of_plan = m.pools[plan] or {}
+    m.pools[plan] = of_plan
+    of_plan[limit] = of_plan[limit] or core.pool.new(plan, pages)
+    return of_plan[limit]
   end
 end
 
@@ -57,28 +51,28 @@ end
 
 local function ratio_of(self, i) return self.model.layers[i].shape.ratio or 1 end
 
--- Runs f on a fork of the cells; they replace the old ones when f returns and vanish when it fails.
+-- Runs f on a fork of the cells, which takes the sequence on by T tokens (back, when negative). They replace the old
+-- ones when f returns and vanish when it fails, wherever it is broken off.
 local function attempt(self, T, f)
   check_open(self)
+  local old, position, reach = self.cells, self.position, self.reach
   local cells = {}
   local ok, a, b = pcall(function()
-    for i, old in ipairs(self.cells) do
-      cells[i] = old:fork()
-      cells[i]:reserve(self.position, T, ratio_of(self, i))
-    end
-    return f(cells)
+    for i, one in ipairs(old) do cells[i] = one:fork() end
+    local result, more = f(cells)
+    self.cells, self.position, self.reach = cells, position + T, math.min(reach + T, self.most)
+    return result, more
   end)
-  local dead = ok and self.cells or cells
-  for _, one in ipairs(dead) do one:free() end
+  if not ok then self.cells, self.position, self.reach = old, position, reach end
+  for _, one in ipairs(ok and old or cells) do one:free() end
   if not ok then error(a, 0) end
-  self.cells = cells
-  self.position = self.position + T
-  self.reach = math.min(self.reach + T, self.most)
   return a, b
 end
 
--- seq:extend(h, { replay = n }) -> hidden states after the last layer [1, T', D] of a chunk of inputs h [1, T, D].
-function internal:extend(h, options)
+-- seq:extend(h, { replay = n }) -> hidden states after the last layer [1, T', D] of a chunk of inputs h [1, T, D]. What
+-- is still to be done with them, finish(h), belongs to the attempt.
+function internal:extend(h, options, finish)
+  check_open(self)
   options = options or {}
   opts.check(options, { 'replay' }, 'prefill')
   local replay = options.replay and opts.whole(options.replay, 1, 'prefill: replay')
@@ -88,8 +82,12 @@ function internal:extend(h, options)
   if replay and self.position > 0 then
     error(('prefill: replay starts a sequence; this one has %d tokens already'):format(self.position), 0)
   end
-  local out, evaluations = attempt(self, h.shape[2], function(cells)
-    return self.model:run(h, self.position, cells, replay)
+  local T = h.shape[2]
+  local out, evaluations = attempt(self, T, function(cells)
+    for i, one in ipairs(cells) do one:reserve(self.position, T, ratio_of(self, i)) end
+    local result, done = self.model:run(h, self.position, cells, replay)
+    if finish then result = finish(result) end
+    return result, done
   end)
   self.evaluations = self.evaluations + evaluations
   return out
@@ -104,13 +102,13 @@ function class:prefill(tokens, options)
   if ids.shape[1] ~= 1 then
     error(('prefill: expected one sequence of tokens, got a batch of %d'):format(ids.shape[1]), 0)
   end
-  local h = self:extend(self.model:embed(ids), options)
-  return self.model:logits(h:slice(2, -1, -1)):reshape(-1)
+  local m = self.model
+  return self:extend(m:embed(ids), options, function(h) return m:logits(h:slice(2, -1, -1)):reshape(-1) end)
 end
 
--- sequence.step(m, seqs, h) -> h [B, 1, D]: one token for each sequence. When anything fails, every sequence is
--- taken back to where it was.
-function sequence.step(m, seqs, h)
+-- sequence.step(m, seqs, ids [B, 1]) -> logits [B, 1, V]: one token for each sequence. When anything fails, every
+-- sequence is taken back to where it was.
+function sequence.step(m, seqs, ids)
   local seen = {}
   for b, seq in ipairs(seqs) do
     if getmetatable(seq) ~= meta then
@@ -121,25 +119,27 @@ function sequence.step(m, seqs, h)
     if seen[seq] then error(('decode: sequence %d stands twice in the batch'):format(b), 0) end
     seen[seq] = true
   end
+  local before = {}
+  for b, seq in ipairs(seqs) do before[b] = { seq.position, seq.reach, seq.evaluations } end
   local ok, out = pcall(function()
+    local h = m:embed(ids)
     for _, seq in ipairs(seqs) do
       for i, one in ipairs(seq.cells) do one:reserve(seq.position, 1, ratio_of(seq, i)) end
     end
-    if #seqs == 1 then return (m:run(h, seqs[1].position, seqs[1].cells)) end
-    return m:run_batch(h, seqs)
-  end)
-  if not ok then
-    for _, seq in ipairs(seqs) do
-      for i, one in ipairs(seq.cells) do one:truncate(seq.position, ratio_of(seq, i)) end
+    h = #seqs == 1 and m:run(h, seqs[1].position, seqs[1].cells) or m:run_batch(h, seqs)
+    local logits = m:logits(h)
+    for b, seq in ipairs(seqs) do
+      seq.position, seq.reach = before[b][1] + 1, math.min(before[b][2] + 1, seq.most)
+      seq.evaluations = before[b][3] + #m.layers
     end
-    error(out, 0)
+    return logits
+  end)
+  if ok then return out end
+  for b, seq in ipairs(seqs) do
+    seq.position, seq.reach, seq.evaluations = table.unpack(before[b])
+    for i, one in ipairs(seq.cells) do one:truncate(seq.position, ratio_of(seq, i)) end
   end
-  for _, seq in ipairs(seqs) do
-    seq.position = seq.position + 1
-    seq.reach = math.min(seq.reach + 1, seq.most)
-    seq.evaluations = seq.evaluations + #m.layers
-  end
-  return out
+  error(out, 0)
 end
 
 -- seq:decode(token) -> logits [V].
@@ -147,7 +147,7 @@ function class:decode(token)
   check_open(self)
   local ids = self.model:tokens(token)
   if ids.shape[1] ~= 1 or ids.shape[2] ~= 1 then error('decode: expected one token', 0) end
-  return self.model:logits(sequence.step(self.model, { self }, self.model:embed(ids))):reshape(-1)
+  return sequence.step(self.model, { self }, ids):reshape(-1)
 end
 
 -- model:decode(seqs, tokens) -> logits [B, V].
@@ -158,7 +158,7 @@ function sequence.decode(m, seqs, tokens)
     error(('decode: %d sequences need a list of as many tokens, got {%s}'):format(#seqs,
       table.concat(ids.shape, ', ')), 0)
   end
-  return m:logits(sequence.step(m, seqs, m:embed(ids:reshape(#seqs, 1)))):reshape(#seqs, -1)
+  return sequence.step(m, seqs, ids:reshape(#seqs, 1)):reshape(#seqs, -1)
 end
 
 -- seq:fork() -> a sequence with the same past; complete pages are shared, others copied when written.
@@ -184,9 +184,9 @@ function class:rollback(n)
     error(('rollback: %d tokens, but only %d can be taken back: rollback = %d, less what was taken back already')
       :format(n, self.reach, self.most), 0)
   end
-  self.position = self.position - n
-  for i, one in ipairs(self.cells) do one:truncate(self.position, ratio_of(self, i)) end
-  self.reach = self.reach - n
+  attempt(self, -n, function(cells)
+    for i, one in ipairs(cells) do one:truncate(self.position - n, ratio_of(self, i)) end
+  end)
 end
 
 -- The sums of what each layer says, and the layers.

@@ -83,6 +83,10 @@ function shape.of(L, i, widths)
       error(('%s: its rows would be %d values wide, but it reads those of %s, which are %d; leave out the fields that '
         .. 'change them'):format(at, mine.channels, L:called(owner), out.main.channels), 0)
     end
+    if mine.kv_heads ~= out.main.kv_heads then
+      error(('%s: num_key_value_heads = %d, but the rows of %s have %d; leave it out'):format(at, mine.kv_heads,
+        L:called(owner), out.main.kv_heads), 0)
+    end
   end
   if out.index then
     out.index.rotary = math.min(get('qk_rope_head_dim', true) or 0, out.index.channels)

@@ -114,9 +114,10 @@ local function compare(case, file, outputs, lists)
   local equal = true
   for i in ipairs(case.layout) do
     local name = names_of(case, 'selected', i)
-    if file:has(name) and lists[i] then
+    if file:has(name) then
+      local list = lists[case.layout:selector(i)] or {} -- a reusing layer's is that of whom it reuses
       for t, row in ipairs(file:load(name):totable()) do
-        equal = equal and same_row(row, lists[i][t] or {})
+        equal = equal and list[t] ~= nil and same_row(row, list[t])
       end
     end
   end

@@ -109,6 +109,20 @@ function weights.of(s)
   return list
 end
 
+-- weights.check(value, spec, where): value is a float32 tensor of the shape of spec { name, shape }.
+function weights.check(value, spec, where)
+  if value == nil then error(('%s: the weight %s is missing'):format(where, spec.name), 0) end
+  local want = table.concat(spec.shape, ', ')
+  if not tensor.is_tensor(value) then
+    error(('%s: the weight %s is a %s, expected a tensor {%s}'):format(where, spec.name, type(value), want), 0)
+  end
+  local have = table.concat(value.shape, ', ')
+  if have ~= want or value.dtype ~= 'float32' then
+    error(('%s: the weight %s is {%s}, expected {%s}%s'):format(where, spec.name, have, want,
+      value.dtype ~= 'float32' and (' in float32, not %s'):format(value.dtype) or ''), 0)
+  end
+end
+
 -- weights.random({ name, shape }, seed) -> a tensor: matrices normal with a deviation of 1/sqrt(inputs), norms one,
 -- sinks and biases small. Every name draws from a stream of its own, so that a model that gains a layer keeps the
 -- others.
@@ -119,18 +133,6 @@ function weights.random(spec, seed)
   local inputs = #spec.shape == 2 and not spec.name:find('ape$') and spec.shape[2]
   local drawn = { seed = seed * 2147483647 + hash, std = inputs and inputs ^ -0.5 or 0.1 }
   return tensor.random(table.move(spec.shape, 1, #spec.shape, 1, drawn))
-end
-
--- weights.check(at, spec, value) -> value, which has to be a float32 tensor of that shape.
-function weights.check(at, spec, value)
-  if value == nil then error(('%s: the weight %s is missing'):format(at, spec.name), 0) end
-  local want = table.concat(spec.shape, ', ')
-  local have = tensor.is_tensor(value) and ('%s {%s}'):format(value.dtype, table.concat(value.shape, ', '))
-    or type(value)
-  if have ~= ('float32 {%s}'):format(want) then
-    error(('%s: the weight %s is %s, expected float32 {%s}'):format(at, spec.name, have, want), 0)
-  end
-  return value
 end
 
 -- weights.prefix(s, i) -> what stands before the names of layer i (1-based) in a checkpoint.

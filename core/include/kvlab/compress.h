@@ -56,7 +56,8 @@ KVL_API kvl_status kvl_compress_rollback(kvl_compress_state *state, int64_t n, k
 /* Tokens so far; entries so far are that / m. */
 KVL_API int64_t kvl_compress_position(const kvl_compress_state *state);
 
-/* Bytes of remembered rows: what any implementation needs, and what the rollback adds to it. */
+/* Bytes of remembered rows: what any implementation needs to go on from here (at most m - 1 open
+ * rows, and m halves), and the room that the rollback adds to it. */
 KVL_API size_t kvl_compress_state_bytes(const kvl_compress_state *state);
 KVL_API size_t kvl_compress_rollback_bytes(const kvl_compress_state *state);
 

@@ -75,13 +75,13 @@ function Model:forward(tokens) end
 
 --- An empty sequence, whose caches are pages of pools.
 ---
---- There is one pool for each record; the sequences of the model share them.
+--- There is one pool for each record and limit; the sequences of the model share them.
 --- Options:
 ---   records  'deployed' (the records of the layout, else those that kv.count takes), one record or its name for
 ---            everything, such as 'f32', or { main =, index =, window = }
 ---   rollback 0: how many tokens can be taken back. Windows and compressors keep that many rows more
----   pages    the most pages of each pool; missing: as many as memory allows
---- Errors: a record that does not fit the rows; other pages than an earlier sequence gave the same pool.
+---   pages    the most pages of each pool, shared by the sequences that ask for as many; missing: as many as memory allows
+--- Errors: a record that does not fit the rows.
 --- Example:
 ---   kv.model('mha', { hidden_size = 8, num_attention_heads = 2, head_dim = 4, vocab_size = 9 }):sequence()  --> kvlab.Sequence: 0 tokens
 ---@param options? table
