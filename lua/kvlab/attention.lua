@@ -81,7 +81,9 @@ function attention.new(L, i, widths, options)
   if s.topk then self.index_freqs = rope_table(s, s.index.channels) end
   if self.order then opts.word(self.order, attention.orders, 'order') end
   for _, spec in ipairs(weights.of(s)) do
-    self.w[spec.name] = weights.check(s.at, spec, options.weights[spec.name])
+    local value = options.weights[spec.name]
+    weights.check(value, spec, s.at)
+    self.w[spec.name] = value
   end
   if s.form == 'latent' then self:split_up_projection() end
   return self

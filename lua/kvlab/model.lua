@@ -38,8 +38,9 @@ local function block_names(s, i)
     gate = at .. 'mlp.gate_proj.weight', up = at .. 'mlp.up_proj.weight', down = at .. 'mlp.down_proj.weight' }
 end
 
--- model.parameters(L, widths, options) -> an ordered list of { name, shape }. options: ffn, the width of the FFN
--- (intermediate_size; 0 leaves it out); tied leaves the head out, hidden_only everything but layers and norms.
+-- model.parameters(L, widths, options) -> an ordered list of { name, shape, per (kvlab.weights) }. options: ffn, the
+-- width of the FFN (intermediate_size), 0 leaves it out; tied leaves the head out, hidden_only everything but the
+-- layers and their norms.
 function model.parameters(L, widths, options)
   local list = {}
   local function add(name, ...) list[#list + 1] = { name = name, shape = { ... } } end
@@ -94,7 +95,7 @@ function model.new(L, widths, options)
   for _, spec in ipairs(model.parameters(L, widths, { ffn = ffn, tied = options.tied,
     hidden_only = options.hidden_only })) do
     local value = given and given[spec.name]
-    if given and not (spec.optional and value == nil) then weights.check('model', spec, value) end
+    if given and (value ~= nil or not spec.optional) then weights.check(value, spec, 'model') end
     self.names[#self.names + 1] = spec.name
     self.parameters[spec.name] = value or weights.random(spec, seed)
   end
@@ -124,6 +125,9 @@ function model.plans(s, records)
   return { main = s.owns and plan(records.main, s.main) or nil, index = s.owns and plan(records.index, s.index) or nil,
     window = plan(records.window, s.local_kv) }
 end
+
+-- m:weight(name) -> the tensor of that name, or nil.
+function class:weight(name) return self.parameters[name] end
 
 function internal:norm(h, name) return kernels.rms_norm(h, self.parameters[name], self.eps) end
 
@@ -210,13 +214,13 @@ function internal:tokens(tokens)
   end
   if #ids.shape == 1 then ids = ids:reshape(1, ids.shape[1]) end
   if ids.dtype ~= 'int32' or #ids.shape ~= 2 or ids.size == 0 then
-    error(('tokens: expected int32 ids {T} or {B, T}, at least one, got %s {%s}'):format(ids.dtype,
+    error(('tokens: expected int32 ids {T} or {B, T} with T >= 1, got %s {%s}'):format(ids.dtype,
       table.concat(ids.shape, ', ')), 0)
   end
   local vocab = self.widths.vocab_size
   for _, id in ipairs { ids:min(), ids:max() } do
     if id < 0 or id >= vocab then
-      error(('tokens: id %d, but the vocabulary has the ids 0 to %d'):format(id, vocab - 1), 0)
+      error(('tokens: id %d is outside 0 .. %d, the ids of the vocabulary'):format(id, vocab - 1), 0)
     end
   end
   return ids

@@ -181,8 +181,9 @@ function class:rollback(n)
     error(('rollback: %d tokens, but the sequence has %d'):format(n, self.position), 0)
   end
   if n > self.reach then
-    error(('rollback: %d tokens, but only %d can be taken back: rollback = %d, less what was taken back already')
-      :format(n, self.reach, self.most), 0)
+    local why = n > self.most and 'make the sequence with rollback = ' .. n
+      or ('%d are kept, less what was taken back already'):format(self.most)
+    error(('rollback: %d tokens, but only %d can be taken back; %s'):format(n, self.reach, why), 0)
   end
   attempt(self, -n, function(cells)
     for i, one in ipairs(cells) do one:truncate(self.position - n, ratio_of(self, i)) end

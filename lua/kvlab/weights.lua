@@ -135,18 +135,6 @@ function weights.random(spec, seed)
   return tensor.random(table.move(spec.shape, 1, #spec.shape, 1, drawn))
 end
 
--- weights.check(at, spec, value) -> value, which has to be a float32 tensor of that shape.
-function weights.check(at, spec, value)
-  if value == nil then error(('%s: the weight %s is missing'):format(at, spec.name), 0) end
-  local want = table.concat(spec.shape, ', ')
-  local have = tensor.is_tensor(value) and ('%s {%s}'):format(value.dtype, table.concat(value.shape, ', '))
-    or type(value)
-  if have ~= ('float32 {%s}'):format(want) then
-    error(('%s: the weight %s is %s, expected float32 {%s}'):format(at, spec.name, have, want), 0)
-  end
-  return value
-end
-
 -- weights.prefix(s, i) -> what stands before the names of layer i (1-based) in a checkpoint.
 function weights.prefix(s, i)
   return (s.form == 'entry' and 'layers.%d.attn.' or 'model.layers.%d.self_attn.'):format(i - 1)

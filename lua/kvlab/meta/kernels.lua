@@ -204,10 +204,9 @@ function Compressor:copy() end
 ---@return integer tokens
 function Compressor:position() end
 
---- Bytes of the rows that have to be remembered at this position, as kv.count counts state_bytes; what rollback adds
---- is not in it.
+--- Bytes of the rows to remember at its position, as kv.count counts state_bytes; what rollback adds is not in it.
 ---
---- Candidates and scores of the open block's tokens, overlapping also half a row of each token of the block before.
+--- Candidates and scores of the tokens of the open block, overlapping also half a row of each token of the one before.
 --- Example:
 ---   kv.compressor { ratio = 2, width = 8 }:state_bytes()  --> 0
 ---@return integer bytes

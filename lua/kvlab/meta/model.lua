@@ -58,8 +58,7 @@ function kv.model(layout, widths, options) end
 ---@return Tensor? selected  of layers that select: int32 {B, T, k}, entries from 0, ascending, -1 for none
 function Attention:full(x) end
 
---- A layout with weights: `layout`, `widths`, `names` (a list, in the order of the layers) and `parameters` ({ [name] =
---- Tensor }). Made by kv.model.
+--- A layout with weights: `layout`, `widths` and `names`, a list in the order of the layers. Made by kv.model.
 ---@within Model
 
 --- Runs whole sequences at once through tensors, without pools and records.
@@ -73,15 +72,22 @@ function Attention:full(x) end
 ---@return Tensor logits  float32 {B, T, vocab_size}
 function Model:forward(tokens) end
 
+--- A weight by the name that it has in the released checkpoints; nil when there is none of that name.
+--- Example:
+---   kv.model('mha', { hidden_size = 8, num_attention_heads = 2, head_dim = 4, vocab_size = 9 }):weight('lm_head.weight').shape[1]  --> 9
+---@param name string  one of `names`
+---@return Tensor? weight
+function Model:weight(name) end
+
 --- An empty sequence, whose caches are pages of pools.
 ---
---- There is one pool for each record; the sequences of the model share them.
+--- There is one pool for each record and limit; the sequences of the model share them.
 --- Options:
 ---   records  'deployed' (the records of the layout, else those that kv.count takes), one record or its name for
 ---            everything, such as 'f32', or { main =, index =, window = }
 ---   rollback 0: how many tokens can be taken back. Windows and compressors keep that many rows more
----   pages    the most pages of each pool; missing: as many as memory allows
---- Errors: a record that does not fit the rows; other pages than an earlier sequence gave the same pool.
+---   pages    the most pages of each pool, shared by the sequences that ask for as many; missing: as many as memory allows
+--- Errors: a record that does not fit the rows.
 --- Example:
 ---   kv.model('mha', { hidden_size = 8, num_attention_heads = 2, head_dim = 4, vocab_size = 9 }):sequence()  --> kvlab.Sequence: 0 tokens
 ---@param options? table
@@ -143,7 +149,7 @@ function Sequence:rollback(n) end
 ---
 --- stored_bytes (what kv.count calls store.total_bytes) + rollback_bytes (rows that windows keep for rollbacks) +
 --- unused_bytes (slots of pages without an entry) + alignment_bytes (ends of pages) = allocated_bytes. Shared pages count
---- for each sequence. Apart: state_bytes, what the compressors set aside (store.state_bytes_most), and
+--- for each sequence. Apart: state_bytes, what the compressors remember (store.state_bytes), and
 --- state_rollback_bytes.
 --- Example:
 ---   kv.model('mha', { hidden_size = 8, num_attention_heads = 2, head_dim = 4, vocab_size = 9 }):sequence():stats().stored_bytes  --> 0
