@@ -102,7 +102,7 @@ function TestParameters:test_presets_run()
     local m = kv.model(kv.layout(tostring(L)), TOY, { ffn = 0 })
     lu.assertEquals(#m.layers, #L)
     local prefix = name:find('v4') and 'layers.%d.attn.' or 'model.layers.%d.self_attn.'
-    lu.assertNotNil(m.parameters[prefix:format(#L - 1) .. (name:find('v4') and 'attn_sink' or 'o_proj.weight')])
+    lu.assertNotNil(m:weight(prefix:format(#L - 1) .. (name:find('v4') and 'attn_sink' or 'o_proj.weight')))
     local seq <close> = m:sequence { records = 'f32' }
     local full = m:forward(ids)
     assert_close(seq:prefill(ids), full:slice(2, 5, 5):reshape(-1), name)
@@ -115,21 +115,21 @@ local IDS <const> = { 1, 5, 19, 0, 7, 7 }
 
 function TestModel:test_head_and_ffn()
   local untied, tied = kv.model('csa/2', TOY, {}), kv.model('csa/2', TOY, { tied = true })
-  lu.assertNil(tied.parameters['head.weight'])
+  lu.assertNil(tied:weight('head.weight'))
   local given = {}
-  for _, name in ipairs(tied.names) do given[name] = tied.parameters[name] end
+  for _, name in ipairs(tied.names) do given[name] = tied:weight(name) end
   given['head.weight'] = given['embed.weight']
   local same = kv.model('csa/2', TOY, { weights = given })
   lu.assertTrue(same:forward(IDS):equal(tied:forward(IDS)))
   lu.assertTrue(distance(untied:forward(IDS), tied:forward(IDS)) > 0.1)
 
   local without = kv.model('csa/2', TOY, { ffn = 0 })
-  lu.assertNil(without.parameters['layers.0.ffn.w1.weight'])
+  lu.assertNil(without:weight('layers.0.ffn.w1.weight'))
   local wide = kv.model('csa/2', TOY, { ffn = 11 })
-  lu.assertEquals(wide.parameters['layers.0.ffn.w1.weight'].shape, { 11, 16 })
+  lu.assertEquals(wide:weight('layers.0.ffn.w1.weight').shape, { 11, 16 })
   -- An FFN whose last matrix is zero is none.
   given = {}
-  for _, name in ipairs(untied.names) do given[name] = untied.parameters[name] end
+  for _, name in ipairs(untied.names) do given[name] = untied:weight(name) end
   given['layers.0.ffn.w2.weight'] = kv.zeros(16, 7)
   lu.assertTrue(kv.model('csa/2', TOY, { weights = given }):forward(IDS):equal(without:forward(IDS)))
 end
@@ -140,18 +140,18 @@ function TestModel:test_seeds()
   lu.assertTrue(a:forward(IDS):equal(b:forward(IDS)))
   lu.assertFalse(a:forward(IDS):equal(c:forward(IDS)))
   for _, name in ipairs(a.names) do
-    lu.assertTrue(a.parameters[name]:equal(b.parameters[name]), name)
-    if not name:find('norm') then lu.assertFalse(a.parameters[name]:equal(c.parameters[name]), name) end
+    lu.assertTrue(a:weight(name):equal(b:weight(name)), name)
+    if not name:find('norm') then lu.assertFalse(a:weight(name):equal(c:weight(name)), name) end
   end
   -- A layer more leaves the others as they are.
   local longer = kv.model('csa/2 mla swa', TOY, { seed = 5 })
-  for _, name in ipairs(a.names) do lu.assertTrue(a.parameters[name]:equal(longer.parameters[name]), name) end
+  for _, name in ipairs(a.names) do lu.assertTrue(a:weight(name):equal(longer:weight(name)), name) end
 end
 
 function TestModel:test_what_is_no_model()
   local given = {}
   local m = kv.model('csa/2', TOY, {})
-  for _, name in ipairs(m.names) do given[name] = m.parameters[name] end
+  for _, name in ipairs(m.names) do given[name] = m:weight(name) end
   local function with(name, value)
     local copy = {}
     for key, t in pairs(given) do copy[key] = t end
@@ -161,7 +161,7 @@ function TestModel:test_what_is_no_model()
   check.fails('the weight layers.0.attn.wkv.weight is missing', kv.model, 'csa/2', TOY, with('layers.0.attn.wkv.weight'))
   for _, name in ipairs { 'layers.0.attn.wkv.weight', 'embed.weight', 'head.weight', 'norm.weight',
     'layers.0.ffn.w2.weight', 'layers.0.attn_norm.weight' } do
-    check.fails({ name, 'is float32 {3, 3}, expected float32 {' }, kv.model, 'csa/2', TOY, with(name, kv.zeros(3, 3)))
+    check.fails({ name, 'is {3, 3}, expected {' }, kv.model, 'csa/2', TOY, with(name, kv.zeros(3, 3)))
     check.fails({ name, 'int32' }, kv.model, 'csa/2', TOY, with(name, given[name]:to('int32')))
     check.fails({ name, 'string' }, kv.model, 'csa/2', TOY, with(name, 'zero'))
   end
