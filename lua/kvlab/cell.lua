@@ -47,7 +47,15 @@ function Tables:source(kind, counters)
   return { table = self.table, counters = counters, kind = kind, store = self }
 end
 
+-- A single query reads what it selected, and no more; its list then names the rows that were read.
 function Tables:read(source)
+  local list = source.list
+  if list and list.shape[2] == 1 then
+    local n = math.tointeger(list:ge(0):sum()) -- the ids come first, -1 after them
+    local places = tensor.arange(0, list.shape[3] - 1):reshape(1, 1, -1)
+    source.list = tensor.where(list:ge(0), places, list)
+    return self.table:read(list:reshape(-1):slice(1, 1, n), source.kind, source.counters):unsqueeze(1)
+  end
   return self.table:read(1, #self.table, source.kind, source.counters):unsqueeze(1)
 end
 

@@ -1,55 +1,11 @@
--- test_sequence.lua: sequences of a model: chunks, batches, forks, rollback, limits, replay, failures.
+-- test_sequence.lua: sequences of a model: chunks, batches, forks, rollback, limits, failures.
 local lu = require 'luaunit'
 local check = require 'check'
 local kv = require 'kvlab'
 local kernels = require 'kvlab.kernels'
-
-local WIDTHS <const> = { hidden_size = 16, num_attention_heads = 4, num_key_value_heads = 2, head_dim = 8,
-  qk_nope_head_dim = 8, qk_rope_head_dim = 4, v_head_dim = 8, kv_lora_rank = 8, index_n_heads = 8, index_head_dim = 8,
-  index_topk = 2, sliding_window = 3, vocab_size = 16, o_groups = 2, o_lora_rank = 4, q_lora_rank = 12,
-  intermediate_size = 8 }
-
--- A layer of every kind; per-head, latent and entry rows in one model.
-local EVERY <const> = 'mha mqa gqa mla dsa swa hca/5 csa/3 reindex reuse full/2{pool=2x2} reindex reuse '
-  .. '| full/1{source=encoder} reuse dsa{select=share}'
-
-local function model(text, options, changes)
-  local w = {}
-  for name, value in pairs(WIDTHS) do w[name] = value end
-  for name, value in pairs(changes or {}) do w[name] = value end
-  return kv.model(kv.layout(text), w, options)
-end
-
-local function ids(n, salt)
-  local list = {}
-  for t = 1, n do list[t] = (t * t + 3 * t + (salt or 0)) % 16 end
-  return list
-end
-
-local function part(list, first, last) return table.move(list, first, last, 1, {}) end
-
--- The values of t at the indices given, as a vector.
-local function row(t, ...)
-  for axis, i in ipairs { ... } do t = t:slice(axis, i, i) end
-  return t:reshape(-1)
-end
-
-local function distance(a, b)
-  local error = math.sqrt(((a - b) * (a - b)):sum() / (b * b):sum())
-  return error == error and error or math.huge
-end
-
-local function assert_close(a, b, message)
-  local error = distance(a, b)
-  lu.assertTrue(error <= 1e-5, ('%s: error %g'):format(message or 'differs', error))
-end
-
--- A sequence with these tokens behind it, as if nothing else had ever happened.
-local function fresh(m, list, options)
-  local seq = m:sequence(options or { records = 'f32' })
-  if #list > 0 then seq:prefill(list) end
-  return seq
-end
+local toys = require 'toys'
+local model, ids, part, fresh = toys.model, toys.ids, toys.part, toys.fresh
+local row, assert_close, EVERY = toys.row, toys.assert_close, toys.every
 
 TestChunks = {}
 
@@ -105,6 +61,27 @@ function TestChunks:test_mla_expands_chunks_and_absorbs_tokens()
       by_order[order] = { ordered:forward(ids(7)), seq:decode(ids(7)[7]) }
       assert_close(by_order[order][2], row(by_order[order][1], 1, 7), text .. ', ' .. order)
       assert_close(by_order[order][1], by_order.expand[1], text .. ', ' .. order)
+    end
+  end
+end
+
+-- In whatever order it computes, a step reads what is counted.
+function TestChunks:test_orders_read_the_same_rows()
+  for _, text in ipairs { 'dsa{window=2}', 'mla', 'mla/2{select=topk,keys=entry} reuse' } do
+    local m = model(text)
+    local counted = kv.count(m.layout:labelled { widths = m.widths }, { context = 9, records = 'bf16' })
+    for _, order in ipairs { 'expand', 'absorb', 'merged' } do
+      local ordered = model(text, { order = order })
+      for _, N in ipairs { 1, 9 } do
+        local seq <close> = fresh(ordered, ids(N - 1), { records = 'bf16' })
+        local plain <close> = fresh(m, ids(N - 1), { records = 'bf16' })
+        seq:reset()
+        assert_close(seq:decode(3), plain:decode(3), text .. ', ' .. order)
+        if N == 9 then
+          local reads = seq:reads()
+          lu.assertEquals(tostring(reads.selected_bytes + reads.window_bytes), tostring(counted.read.kv_bytes), text)
+        end
+      end
     end
   end
 end
@@ -517,66 +494,6 @@ function TestFailures:test_k_and_n_at_the_edges()
       for t, id in ipairs(list) do assert_close(seq:decode(id), row(full, 1, t), ('%s, k %d, token %d'):format(text, k, t)) end
     end
   end
-end
-
-TestReplay = {}
-
-local function evaluations(text, W, T, n)
-  local m = model(text, { ffn = 0 }, { sliding_window = W })
-  local seq <close> = m:sequence { records = 'f32' }
-  local logits = seq:prefill(ids(T), { replay = n })
-  return m, seq.evaluations, logits
-end
-
--- Two layers after the cut: the first token is exact from n = 1 + 2 (W - 1) on, those after it from 2 (W - 1).
-function TestReplay:test_the_bound_and_one_below()
-  for _, text in ipairs { 'swa full/2 reuse | full/1 reuse', 'swa*2 | swa*2', 'full/2 | reuse reuse',
-    'full/1{pool=2x2} | reindex reuse', 'gqa | swa*2' } do
-    for W = 2, 4 do
-      local T, first, later = 15, 1 + 2 * (W - 1), 2 * (W - 1)
-      for n = 1, 17 do
-        local m, done, logits = evaluations(text, W, T, n)
-        local where = ('%s, W %d, n %d'):format(text, W, n)
-        local encoder = m.layout.cut
-        lu.assertEquals(done, encoder * T + 2 * math.min(n, T), where)
-        local plain <close> = m:sequence { records = 'f32' }
-        local error = distance(logits, plain:prefill(ids(T)))
-        if n >= first then lu.assertTrue(error <= 1e-5, ('%s: first token, error %g'):format(where, error)) end
-        if n == first - 1 then lu.assertTrue(error > 1e-3, ('%s: one below, error %g'):format(where, error)) end
-
-        local seq <close> = m:sequence { records = 'f32' }
-        seq:prefill(ids(T), { replay = n })
-        local worst = 0
-        for t = 1, 3 do worst = math.max(worst, distance(seq:decode(t), plain:decode(t))) end
-        if n >= later then lu.assertTrue(worst <= 1e-5, ('%s: decode, error %g'):format(where, worst)) end
-        if n == later - 1 then lu.assertTrue(worst > 1e-3, ('%s: decode, one below, error %g'):format(where, worst)) end
-      end
-    end
-  end
-end
-
-function TestReplay:test_what_cannot_be_replayed()
-  local m = model 'swa | full/1{source=input} reuse'
-  local seq <close> = m:sequence { records = 'f32' }
-  check.fails('source = input', seq.prefill, seq, ids(9), { replay = 3 })
-  lu.assertEquals(#seq, 0)
-  assert_close(seq:prefill(ids(9), { replay = 9 }), fresh(m, {}):prefill(ids(9)))
-  check.fails('replay starts a sequence', seq.prefill, seq, ids(9), { replay = 3 })
-end
-
-function TestReplay:test_chunks_rollback_and_forks_after_replay()
-  local m = model('swa full/2 | full/1 reuse', nil, { sliding_window = 3 })
-  local seq <close> = m:sequence { records = 'f32', rollback = 2 }
-  seq:prefill(ids(12), { replay = 6 })
-  local plain <close> = fresh(m, ids(12))
-  local fork <close> = seq:fork()
-  assert_close(seq:prefill(ids(4, 9)), plain:prefill(ids(4, 9)))
-  seq:rollback(2)
-  local again <close> = fresh(m, ids(12))
-  again:prefill(part(ids(4, 9), 1, 2))
-  for t = 1, 4 do assert_close(seq:decode(t), again:decode(t)) end
-  local other <close> = fresh(m, ids(12))
-  for t = 1, 4 do assert_close(fork:decode(t), other:decode(t)) end
 end
 
 TestRecords = {}
