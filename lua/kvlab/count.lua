@@ -9,9 +9,9 @@
 -- layers cost no more than their distinct ones.
 local exact = require 'kvlab.exact'
 local layout = require 'kvlab.layout'
+local opts = require 'kvlab.options'
 local presets = require 'kvlab.presets'
 local shape = require 'kvlab.shape'
-local suggest = require 'kvlab.suggest'
 local width_rules = require 'kvlab.widths'
 
 local count = {}
@@ -91,6 +91,7 @@ local function count_layer(L, i, widths, asked, deployed, N, access)
 end
 
 local OPTIONS = { 'context', 'records', 'widths', 'access' }
+local ROLES = { 'main', 'index', 'window' }
 
 local function context_of(value)
   if value == nil then return 131072 end
@@ -120,13 +121,7 @@ end
 -- 'bf16' or a table by role), widths (changes), access ('gather' or 'mask').
 function count.layout(L, options)
   options = options or {}
-  for key in pairs(options) do
-    local known = false
-    for _, name in ipairs(OPTIONS) do known = known or name == key end
-    if not known then
-      error(("count: unknown option '%s'%s"):format(tostring(key), suggest.phrase(tostring(key), OPTIONS)), 0)
-    end
-  end
+  opts.check(options, OPTIONS, 'count', 'option')
   local N = context_of(options.context)
   local access = options.access or 'gather'
   if access ~= 'gather' and access ~= 'mask' then
@@ -141,12 +136,7 @@ function count.layout(L, options)
     error(("records = %s: expected 'deployed', 'bf16' or a table { main =, index =, window = }")
       :format(tostring(asked)), 0)
   end
-  for role in pairs(asked or {}) do
-    if role ~= 'main' and role ~= 'index' and role ~= 'window' then
-      error(("records: unknown role '%s'%s; roles are main, index and window"):format(tostring(role),
-        suggest.phrase(tostring(role), { 'main', 'index', 'window' })), 0)
-    end
-  end
+  opts.check(asked, ROLES, 'records', 'role')
 
   local result = { layout = L, name = L.name or tostring(L), context = N, access = access, widths = widths,
     borrowed_widths = borrowed, classes = {}, by_class = {} }

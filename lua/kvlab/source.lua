@@ -2,6 +2,7 @@
 local json = require 'kvlab.json'
 local layer = require 'kvlab.layer'
 local layout = require 'kvlab.layout'
+local opts = require 'kvlab.options'
 local parse = require 'kvlab.parse'
 local presets = require 'kvlab.presets'
 local record = require 'kvlab.record'
@@ -51,15 +52,16 @@ function source.layout(word)
   return parse.layout(word), 'text'
 end
 
--- source.widths(word) -> changes: NAME=VALUE,..., a preset's name, a config.json, or a Lua file that returns a table.
+-- source.widths(word) -> changes, whole: NAME=VALUE,..., or the widths of a whole model: a preset, a config.json, or
+-- a Lua file that returns a table or a layout.
 function source.widths(word)
   if word:find('=') then return widths.of_pairs(word) end
-  if presets.has(word) then return presets.load(word).widths end
+  if presets.has(word) then return presets.load(word).widths, true end
   if word:find('%.lua$') then
     local result = sandbox.run(word, facade())
-    if layout.is(result) then return result.widths or {} end
+    if layout.is(result) then return result.widths or {}, true end
     if type(result) ~= 'table' then error(("widths file '%s': it returns no table"):format(word), 0) end
-    return result
+    return result, true
   end
   local file, problem = io.open(word)
   if not file then
@@ -71,7 +73,7 @@ function source.widths(word)
   if not text then error(("widths file '%s' cannot be read"):format(word), 0) end
   local ok, config = pcall(json.decode, text)
   if not ok then error(("widths file '%s': %s"):format(word, config), 0) end
-  return widths.of_config(config)
+  return widths.of_config(config), true
 end
 
 -- source.records(word) -> 'deployed', 'bf16' or a table by role.
@@ -84,10 +86,7 @@ function source.records(word)
       error(("records '%s': expected deployed, bf16 or main=NAME,index=NAME,window=NAME%s"):format(word,
         suggest.phrase(word, { 'deployed', 'bf16' })), 0)
     end
-    if role ~= 'main' and role ~= 'index' and role ~= 'window' then
-      error(("records: unknown role '%s'%s; roles are main, index and window"):format(role,
-        suggest.phrase(role, { 'main', 'index', 'window' })), 0)
-    end
+    opts.check({ [role] = name }, { 'main', 'index', 'window' }, 'records', 'role')
     record.named(name)
     set[role] = name
   end

@@ -21,7 +21,7 @@ local function chunkings(T)
   local list = { tokens = {}, halves = {}, sevens = {}, uneven = {} }
   for t = 1, T do list.tokens[t] = 1 end
   local half = T // 2
-  list.halves[1] = half
+  if half > 0 then list.halves[1] = half end
   for _ = half + 1, T do table.insert(list.halves, 1) end
   local left = T - T // 4
   while left > 0 do

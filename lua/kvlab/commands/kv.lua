@@ -2,11 +2,11 @@
 -- kvlab.flops; here they are only written down.
 local cli = require 'kvlab.cli'
 local count = require 'kvlab.count'
+local counted = require 'kvlab.counted'
 local exact = require 'kvlab.exact'
 local flops = require 'kvlab.flops'
 local format = require 'kvlab.format'
 local json = require 'kvlab.json'
-local source = require 'kvlab.source'
 
 local command = {
   name = 'kv',
@@ -17,17 +17,17 @@ local command = {
 'swa*2 [full/2 reuse*5]*3'. Text brings no widths of its own and uses those of v4.1-flash. What is counted, and
 what is not, is in docs/counting.md.]],
   options = {
-    { 'context', 'N', 'tokens in the cache, the current one included (131072)' },
-    { 'records', 'SET', 'deployed, bf16, or main=NAME,index=NAME,window=NAME (kvlab records)' },
-    { 'widths', 'FILE|k=v,...', 'other widths: a preset, a config.json, a Lua file, or NAME=VALUE,...' },
+    counted.OPTIONS.context,
+    counted.OPTIONS.records,
+    counted.OPTIONS.widths,
     { 'baseline', 'LAYOUT', "compare with this layout instead of the article's MHA" },
     { 'requests', 'R', 'total for R requests' },
     { 'memory', 'GiB', 'how many requests fit' },
-    { 'access', 'gather|mask', 'what is read: only what is selected, or everything and then masked (gather)' },
+    counted.OPTIONS.access,
     { 'layers', nil, 'a line for each layer' },
     { 'factors', nil, 'how much each of the four factors changed from one LAYOUT to the next' },
     { 'flops', nil, 'multiply-adds of a decode step and of the prefill' },
-    { 'strict', nil, 'a ratio above its window is an error' },
+    counted.OPTIONS.strict,
   },
 }
 
@@ -41,8 +41,8 @@ local function storing_kinds(result)
   local rows, by_text = {}, {}
   for _, c in ipairs(result.classes) do
     if c.shape.owns then
-      local key = ('%s %s %s %d'):format(c.shape.layer, c.main_record.name, c.index_record and c.index_record.name or '',
-        c.shape.main.channels)
+      local index = c.index_record and c.index_record.name or ''
+      local key = ('%s %s %s %d'):format(c.shape.layer, c.main_record.name, index, c.shape.main.channels)
       local row = by_text[key]
       if not row then
         row = { class = c, layers = 0, slope = exact(0) }
@@ -127,8 +127,8 @@ local function store_lines(result, options)
       '  (' .. format.bytes(all) .. ')' }
   end
   if options.memory then
-    rows[#rows + 1] = { ('  fit in %s GiB'):format(number(options.memory)), number(fits(result, options)) .. ' requests',
-      '  (state included)' }
+    rows[#rows + 1] = { ('  fit in %s GiB'):format(number(options.memory)),
+      number(fits(result, options)) .. ' requests', '  (state included)' }
   end
   local lines = format.table(rows, { 'l', 'r', 'l' })
   local cross = result.crossover_tokens
@@ -154,8 +154,9 @@ local function layer_lines(result)
   local rows = { { '  layer', 'kind', 'entries', 'scored', 'read', 'window', 'B/token', 'stored B', 'read B' } }
   for i = 1, #result.layout do
     local c = count.layer(result, i)
-    rows[#rows + 1] = { ('  %d'):format(i), tostring(c.shape.layer), number(c.entries), number(c.scored), number(c.rows),
-      number(c.window_rows), number(c.slope), number(c.store + c.filled), number(c.selected + c.window + c.keys) }
+    rows[#rows + 1] = { ('  %d'):format(i), tostring(c.shape.layer), number(c.entries), number(c.scored),
+      number(c.rows), number(c.window_rows), number(c.slope), number(c.store + c.filled),
+      number(c.selected + c.window + c.keys) }
   end
   return format.table(rows, { 'r', 'l' })
 end
@@ -199,7 +200,8 @@ local function text_of(result, options)
   lines[#lines + 1] = 'stored'
   append(lines, store_lines(result, options))
   lines[#lines + 1] = ''
-  lines[#lines + 1] = 'read by one decode step' .. (result.access == 'mask' and ', everything scored and then masked' or '')
+  lines[#lines + 1] = 'read by one decode step'
+    .. (result.access == 'mask' and ', everything scored and then masked' or '')
   append(lines, read_lines(result))
   if options.layers then
     lines[#lines + 1] = ''
@@ -346,7 +348,8 @@ local function factors_json(f)
   local fields = { { 'from', f.from.name }, { 'to', f.to.name } }
   for _, factor in ipairs(FACTORS) do
     local name = factor[1]
-    fields[#fields + 1] = { name, json.object { { 'from', f.a[name] }, { 'to', f.b[name] }, { 'change', f.change[name] } } }
+    fields[#fields + 1] = { name, json.object { { 'from', f.a[name] }, { 'to', f.b[name] },
+      { 'change', f.change[name] } } }
   end
   fields[#fields + 1] = { 'bytes_per_token', json.object { { 'from', f.from.store.bytes_per_token },
     { 'to', f.to.store.bytes_per_token }, { 'change', f.change.bytes_per_token } } }
@@ -362,34 +365,12 @@ function command.run(args, options)
       if options[other] then cli.usage('kv: --factors prints the factors only; leave out --%s', other) end
     end
   end
-  local counted = { context = 131072 }
-  if options.context then counted.context = cli.whole(options.context, '--context', 1) end
+  local parsed = counted.parse(options)
   if options.requests then options.requests = cli.whole(options.requests, '--requests', 1) end
   if options.memory then options.memory = cli.positive(options.memory, '--memory') end
-  if options.access and options.access ~= 'gather' and options.access ~= 'mask' then
-    cli.usage("--access %s: expected gather or mask", options.access)
-  end
-  counted.access = options.access
-  if options.records then counted.records = cli.as_usage(source.records, options.records) end
-  if options.widths then counted.widths = cli.as_usage(source.widths, options.widths) end
-
-  local function counted_layout(word)
-    local L, from
-    if word:find('%.lua$') then L, from = source.layout(word) else L, from = cli.as_usage(source.layout, word) end
-    local result = cli.as_usage(count.layout, L, counted)
-    if result.borrowed_widths then
-      cli.note('%s has no widths of its own: those of v4.1-flash are used%s', from == 'text' and 'layout text'
-        or 'the layout', options.widths and ', changed by --widths' or '; --widths gives others')
-    end
-    for _, warning in ipairs(L:warnings(result.widths)) do
-      if options.strict then cli.failed('%s', warning) end
-      cli.note('%s', warning)
-    end
-    return result
-  end
-  if options.baseline then options.baseline_result = counted_layout(options.baseline) end
+  if options.baseline then options.baseline_result = counted.layout(options.baseline, parsed) end
   local results = {}
-  for i, word in ipairs(args) do results[i] = counted_layout(word) end
+  for i, word in ipairs(args) do results[i] = counted.layout(word, parsed) end
 
   if options.json then
     local out
@@ -406,7 +387,10 @@ function command.run(args, options)
     return
   end
   if options.factors then
-    for i = 2, #results do print((i > 2 and '\n' or '') .. factors_text(compare_factors(results[i - 1], results[i]))) end
+    for i = 2, #results do
+      if i > 2 then print() end
+      print(factors_text(compare_factors(results[i - 1], results[i])))
+    end
     return
   end
   for i, result in ipairs(results) do

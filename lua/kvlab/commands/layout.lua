@@ -1,11 +1,11 @@
 -- kvlab layout [LAYOUT]: what each layer is, and who shares what.
 local cli = require 'kvlab.cli'
 local count = require 'kvlab.count'
+local counted = require 'kvlab.counted'
 local describe = require 'kvlab.describe'
 local format = require 'kvlab.format'
 local json = require 'kvlab.json'
 local presets = require 'kvlab.presets'
-local source = require 'kvlab.source'
 
 local command = {
   name = 'layout',
@@ -16,10 +16,10 @@ local command = {
 selection it reads, its window and its records; then a picture of who shares what. Without a LAYOUT it lists
 the presets. The language is in docs/layouts.md.]],
   options = {
-    { 'widths', 'FILE|k=v,...', 'other widths, as for kvlab kv' },
-    { 'records', 'SET', 'other records, as for kvlab kv' },
+    counted.OPTIONS.widths,
+    counted.OPTIONS.records,
     { 'text', nil, 'print only the text of the layout' },
-    { 'strict', nil, 'a ratio above its window is an error' },
+    counted.OPTIONS.strict,
   },
 }
 
@@ -41,21 +41,9 @@ function command.run(args, options)
     cli.usage("layout: expected one layout, got %d; quote a layout text: 'swa*2 [full/2 reuse*5]*3'", #args)
   end
   if #args == 0 then return list_presets(options) end
-  local word = args[1]
-  local L, from
-  if word:find('%.lua$') then L, from = source.layout(word) else L, from = cli.as_usage(source.layout, word) end
-  if options.text then print(tostring(L)) return end
-  local counted = {}
-  if options.widths then counted.widths = cli.as_usage(source.widths, options.widths) end
-  if options.records then counted.records = cli.as_usage(source.records, options.records) end
-  local result = cli.as_usage(count.layout, L, counted)
-  if result.borrowed_widths then
-    cli.note('%s has no widths of its own: those of v4.1-flash are used', from == 'text' and 'layout text' or 'the layout')
-  end
-  for _, warning in ipairs(L:warnings(result.widths)) do
-    if options.strict then cli.failed('%s', warning) end
-    cli.note('%s', warning)
-  end
+  if options.text then print(tostring((counted.load(args[1])))) return end
+  local result = counted.layout(args[1], counted.parse(options))
+  local L = result.layout
 
   if options.json then
     local list = {}
