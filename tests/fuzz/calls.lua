@@ -372,7 +372,7 @@ table.sort(kinds)
 
 return function(bytes)
   data, at, state = bytes, 1, 1
-  local nervous = byte() % 8 == 0
+  local nervous = byte() % 32 == 0
   if nervous then collectgarbage('incremental', 10, 1000, 6) end
   for _ = 0, byte() % 24 do
     local what = byte() % 16
