@@ -3,7 +3,7 @@
 --
 -- Two kinds of calls: `wild` ones to any function of the core with any arguments, and `near` ones that would be
 -- right if now and then a field were not replaced (odd). Poison is a finalizer that frees objects in the middle
--- of whatever call allocates next.
+-- of whatever call allocates next. Some calls run out of memory.
 local core = require 'kvlab.core'
 local kv = require 'kvlab'
 
@@ -63,7 +63,10 @@ local function odd(value)
 end
 
 local function try(f, ...)
+  local starve = byte() % 16 == 0
+  if starve then core.base.fail_after(below(8)) end
   local ok, a, b = pcall(f, ...)
+  if starve then core.base.fail_after(-1) end
   if not ok then return nil end
   keep(b)
   return keep(a)
@@ -372,14 +375,15 @@ table.sort(kinds)
 
 return function(bytes)
   data, at, state = bytes, 1, 1
-  local nervous = byte() % 32 == 0
-  if nervous then collectgarbage('incremental', 10, 1000, 6) end
+  local nervous = byte() % 12 == 0
+  if nervous then collectgarbage('incremental', 10, 1000, 10) end
   for _ = 0, byte() % 24 do
     local what = byte() % 16
     if nervous or what == 0 then poison() end
     if what <= 2 then wild() else try(near[pick(kinds)]) end
   end
-  collectgarbage(byte() % 4 == 0 and 'generational' or 'incremental')
+  collectgarbage('incremental', 200, 100, 13)
+  if byte() % 4 == 0 then collectgarbage('generational') end
   if byte() % 8 == 0 then objects = {} end
   if byte() % 16 == 0 then collectgarbage() end
 end
