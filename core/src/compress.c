@@ -271,26 +271,62 @@ static void remember(kvl_compress_state *x, const pooled *row) {
     x->n++;
 }
 
-kvl_status kvl_compress_push(float *out, kvl_compress_state *x, const float *bias, kvl_rows c,
-                             kvl_rows z, int64_t n, kvl_error *err) {
-    int64_t m = x->comp.ratio, end;
-    if (n < 0 || __builtin_add_overflow(x->n, n, &end))
-        return kvl_fail(err, KVL_EINVAL, "compress: %lld tokens", (long long)n);
-    job j = {.comp = &x->comp, .state = x, .bias = bias, .c = c, .z = z, .out = out, .given = x->n};
-    j.c.step_b = j.z.step_b = 0;
+/* What item b of a batch gets: n rows after those in its state. */
+static job push_job(float *out, const kvl_compress_state *x, const float *bias, kvl_rows c,
+                    kvl_rows z, int64_t b, int64_t n) {
+    int64_t m = x->comp.ratio, entries = (x->n + n) / m - x->n / m;
+    job j = {.comp = &x->comp, .state = x, .bias = bias, .given = x->n};
     j.first = x->n / m;
-    j.entries = end / m - j.first;
-    kvl_status status = run(&j, 1, err);
-    if (status) return status;
-    /* Only the last rows are remembered; with enough of them, nothing older is. */
-    int64_t begin = x->n, needed = x->cap + m;
+    j.entries = entries;
+    j.out = out + b * entries * x->comp.width;
+    j.c = (kvl_rows){c.p + b * c.step_b, 0, c.step_s, 0};
+    j.z = (kvl_rows){z.p ? z.p + b * z.step_b : NULL, 0, z.step_s, 0};
+    return j;
+}
+
+/* Only the last rows are remembered; with enough of them, nothing older is. */
+static void take_rows(kvl_compress_state *x, const job *j, int64_t n) {
+    int64_t end = x->n + n, begin = x->n, needed = x->cap + x->comp.ratio;
     if (n > needed) begin = x->n = x->lo = end - needed;
     for (int64_t s = begin; s < end; s++) {
-        pooled row = find_row(&j, 0, s, 0);
+        pooled row = find_row(j, 0, s, 0);
         remember(x, &row);
     }
     if (x->n > x->high) x->high = x->n;
+}
+
+static bool in_step(const kvl_compress_state *x, const kvl_compress_state *y) {
+    return x->n == y->n && x->comp.ratio == y->comp.ratio && x->comp.width == y->comp.width &&
+           x->comp.overlap == y->comp.overlap;
+}
+
+kvl_status kvl_compress_push_batch(float *out, kvl_compress_state *const *states, int64_t batch,
+                                   const float *bias, kvl_rows c, kvl_rows z, int64_t n,
+                                   kvl_error *err) {
+    int64_t end;
+    for (int64_t b = 0; b < batch; b++) {
+        if (n < 0 || __builtin_add_overflow(states[b]->n, n, &end))
+            return kvl_fail(err, KVL_EINVAL, "compress: %lld tokens", (long long)n);
+        if (!in_step(states[b], states[0]))
+            return kvl_fail(err, KVL_EINVAL, "compress: sequence %lld is not in step with the first",
+                            (long long)b);
+    }
+    /* All entries first, as only they can fail: then the states go on together. */
+    for (int64_t b = 0; b < batch; b++) {
+        job j = push_job(out, states[b], bias, c, z, b, n);
+        kvl_status status = run(&j, 1, err);
+        if (status) return status;
+    }
+    for (int64_t b = 0; b < batch; b++) {
+        job j = push_job(out, states[b], bias, c, z, b, n);
+        take_rows(states[b], &j, n);
+    }
     return KVL_OK;
+}
+
+kvl_status kvl_compress_push(float *out, kvl_compress_state *x, const float *bias, kvl_rows c,
+                             kvl_rows z, int64_t n, kvl_error *err) {
+    return kvl_compress_push_batch(out, &x, 1, bias, c, z, n, err);
 }
 
 kvl_status kvl_compress_rollback(kvl_compress_state *x, int64_t n, kvl_error *err) {

@@ -26,6 +26,12 @@ static int base_memory_limit(lua_State *L) {
     return 1;
 }
 
+/* fail_after(n): tests only: n more allocations of the core succeed, then none; negative: no limit. */
+static int base_fail_after(lua_State *L) {
+    kvl_alloc_fail_after(luaL_checkinteger(L, 1));
+    return 0;
+}
+
 static int base_now(lua_State *L) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -305,6 +311,7 @@ static int base_make_dir(lua_State *L) {
 
 static const luaL_Reg base_funcs[] = {{"live_bytes", base_live_bytes},
                                       {"memory_limit", base_memory_limit},
+                                      {"fail_after", base_fail_after},
                                       {"now", base_now},
                                       {"isatty", base_isatty},
                                       {"catch_interrupts", base_catch_interrupts},

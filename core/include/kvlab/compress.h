@@ -50,6 +50,12 @@ KVL_API void kvl_compress_state_free(kvl_compress_state *state); /* NULL is fine
 KVL_API kvl_status kvl_compress_push(float *out, kvl_compress_state *state, const float *bias,
                                      kvl_rows c, kvl_rows z, int64_t n, kvl_error *err);
 
+/* The same for sequences in step (the same position, ratio, width): rows [batch, n, row], entries
+ * [batch, completed, w]. On failure none of the states has changed. */
+KVL_API kvl_status kvl_compress_push_batch(float *out, kvl_compress_state *const *states,
+                                           int64_t batch, const float *bias, kvl_rows c, kvl_rows z,
+                                           int64_t n, kvl_error *err);
+
 /* Takes back the last n tokens; never further than `rollback` below the largest position so far. */
 KVL_API kvl_status kvl_compress_rollback(kvl_compress_state *state, int64_t n, kvl_error *err);
 
