@@ -22,6 +22,7 @@ local kernels = require 'kvlab.kernels'
 local layout = require 'kvlab.layout'
 local opts = require 'kvlab.options'
 local shape = require 'kvlab.shape'
+local standin = require 'kvlab.standin'
 local tensor = require 'kvlab.tensor'
 local weights = require 'kvlab.weights'
 local width_rules = require 'kvlab.widths'
@@ -46,11 +47,14 @@ local function softmax_scale(s)
   return scale
 end
 
--- One RoPE table for a layer: its query, window, entries, index queries and keys and the inverse alike. K = V
+-- One RoPE table for a layer: its query, window, entries, index queries and keys and the inverse alike (unless the
+-- index has fewer channels than it rotates: then one of its own, `most` channels wide). K = V
 -- layers that read compressed entries have a base of their own with YaRN, those that read none plain RoPE.
-local function rope_table(s)
+local function rope_table(s, most)
   local get = s.get
   local n = s.form == 'heads' and get 'head_dim' or get('qk_rope_head_dim', true) or 0
+  if most and n <= most then return nil end
+  n = most or n
   if n == 0 then return nil end
   local theta, yarn = get('rope_theta', true) or 10000, get('rope_scaling', true)
   if s.form == 'entry' then
@@ -70,6 +74,7 @@ function attention.new(L, i, widths, options)
   local s = shape.of(L, i, widths)
   local self = setmetatable({ index = i, shape = s, w = {}, scale = softmax_scale(s), freqs = rope_table(s),
     eps = s.get('rms_norm_eps', true) or 1e-6, order = options.order, index_query = options.index_query }, meta)
+  self.index_freqs = s.index and rope_table(s, s.index.channels) or self.freqs
   if self.order then opts.word(self.order, attention.orders, 'order') end
   for _, spec in ipairs(weights.of(s)) do
     local value = options.weights[spec.name]
@@ -115,8 +120,12 @@ function class:merge_weights()
 end
 
 -- --- projections --------------------------------------------------------------------------------------
--- x [B, T, in] times a checkpoint matrix [out, in].
-local function linear(x, w) return x:matmul(w:transpose(1, 2)) end
+-- x [B, T, in] times a checkpoint matrix [out, in]. In place of the matrix there may be a stand-in (kvlab.standin),
+-- which says itself what comes out.
+local function linear(x, w)
+  if standin.is(w) then return w:outputs(x.shape[1], x.shape[2]) end
+  return x:matmul(w:transpose(1, 2))
+end
 
 -- pos is the position of the first token, or a list with the position of each batch item (T = 1).
 local function at(pos, options)
@@ -144,6 +153,7 @@ end
 -- x [B, T, H, a] times one matrix [H, a, b] a head -> [B, T, H, b].
 local function per_head(x, w)
   local B, T, H = x.shape[1], x.shape[2], x.shape[3]
+  if standin.is(w) then return w:outputs(B, T) end
   return x:reshape(B * T, H, -1):transpose(1, 2):matmul(w):transpose(1, 2):reshape(B, T, H, -1)
 end
 
@@ -187,7 +197,7 @@ function class:finish_row(row, pos, stride, prefix)
   local B, n = row.shape[1], row.shape[2]
   if s.form == 'heads' then
     local dims = s.main or s.local_kv
-    local key = row:slice(3, 1, dims.key):reshape(B, n, dims.kv_heads, -1)
+    local key = row:slice(3, 1, dims.key):reshape(B, n, dims.kv_heads, dims.key // dims.kv_heads)
     key = self:rotate(key, pos, stride):reshape(B, n, dims.key)
     return tensor.cat({ key, row:slice(3, dims.key + 1, -1) }, 3)
   end
@@ -218,9 +228,9 @@ end
 -- RoPE and Hadamard of index queries and keys alike.
 function class:index_rotate(x, pos, stride)
   local get = self.shape.get
-  if self.freqs then
+  if self.index_freqs then
     local first = get('index_rope', true) == 'first'
-    x = kernels.rope(x, self.freqs, at(pos, { stride = stride, first = first, half_split = first }))
+    x = kernels.rope(x, self.index_freqs, at(pos, { stride = stride, first = first, half_split = first }))
   end
   if get('index_hadamard', true) then x = kernels.hadamard(x) end
   return x
@@ -328,7 +338,7 @@ end
 function class:select(p, pos0, shared)
   local s = self.shape
   local store = shared.cells[s.owner].index
-  local keys = store:source 'index'
+  local keys = store:source('index', shared.cells[self.index].counters)
   keys.pos0, keys.store = nil, nil
   local found
   if store:count() == 0 then -- nothing to select yet: an empty list
@@ -353,7 +363,7 @@ function class:sources(p, pos0, cell, shared)
   if s.owner then
     local store = shared.cells[s.owner].main
     if store:count() > 0 then
-      local source = store:source 'selected'
+      local source = store:source('selected', cell.counters)
       local list = shared.lists[s.selector]
       if list then source.see, source.list = 'list', list:slice(2, -p.T, -1)
       else source.see, source.ratio = 'blocks', s.ratio end
@@ -366,6 +376,11 @@ end
 -- A:read(p, pos0, cell, shared) -> out [B, T, H, value width].
 function class:read(p, pos0, cell, shared)
   if self.shape.topk then self:select(p, pos0, shared) end
+  return self:attend(p, pos0, cell, shared)
+end
+
+-- The part of reading that comes after selecting.
+function class:attend(p, pos0, cell, shared)
   local sources = self:sources(p, pos0, cell, shared)
   if p.order == 'expand' then
     for i, source in ipairs(sources) do
@@ -375,7 +390,16 @@ function class:read(p, pos0, cell, shared)
     end
   end
   for _, source in ipairs(sources) do source.store = nil end
-  return kernels.attend { q = p.q, sources = sources, sink = self.w.attn_sink, scale = self.scale, pos0 = pos0 }
+  return kernels.attend { q = p.q, sources = sources, sink = self.w.attn_sink, scale = self.scale, pos0 = pos0,
+    value_width = #sources == 0 and self:value_width(p.order) or nil }
+end
+
+-- The width of a head's output, for queries that have nothing to read yet (no window and no complete entry).
+function class:value_width(order)
+  local s = self.shape
+  if order == 'expand' then return s.get 'v_head_dim' end
+  local dims = s.main or s.local_kv
+  return dims.value // dims.kv_heads
 end
 
 -- --- output -------------------------------------------------------------------------------------------

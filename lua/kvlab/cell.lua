@@ -37,16 +37,17 @@ end
 local Tables = {}
 Tables.__index = Tables
 
-local function tables(table, counters) return setmetatable({ table = table, counters = counters }, Tables) end
+local function tables(table) return setmetatable({ table = table }, Tables) end
 
 function Tables:append(rows) self.table:append(rows) end
 function Tables:count() return #self.table end
-function Tables:source(kind)
-  return { table = self.table, counters = self.counters, kind = kind, store = self }
+-- source(kind, counters): `counters` are those of the layer that reads, which may not be the owner.
+function Tables:source(kind, counters)
+  return { table = self.table, counters = counters, kind = kind, store = self }
 end
 
 function Tables:read(source)
-  return self.table:read(1, #self.table, source.kind, self.counters):unsqueeze(1)
+  return self.table:read(1, #self.table, source.kind, source.counters):unsqueeze(1)
 end
 
 -- --- rings --------------------------------------------------------------------------------------------
@@ -57,13 +58,18 @@ local function rings(table, counters, plan, window)
   return setmetatable({ table = table, counters = counters, plan = plan, window = window, first = 0 }, Rings)
 end
 
+-- append(rows, pos0): rows that no query of their chunk reads.
+function Rings:append(rows, pos0)
+  if #self.table == 0 then self.first = pos0 end
+  self.table:append(rows)
+end
+
 -- One token is read from the ring like any other row. A longer chunk does not fit into the ring beside the
 -- rows that its first queries need, so these are read out first and the chunk's own rows follow them as the
 -- record would give them back.
 function Rings:extend(rows, pos0)
-  if #self.table == 0 then self.first = pos0 end
   if rows.shape[2] == 1 then
-    self.table:append(rows)
+    self:append(rows, pos0)
     return { table = self.table, counters = self.counters, kind = 'window', store = self, pos0 = self.first }
   end
   local seen = math.min(self.window - 1, #self.table)
@@ -72,7 +78,7 @@ function Rings:extend(rows, pos0)
     local last = #self.table
     all = tensor.cat({ self.table:read(last - seen + 1, last, 'window', self.counters):unsqueeze(1), all }, 2)
   end
-  self.table:append(rows)
+  self:append(rows, pos0)
   return { rows = all, pos0 = pos0 - seen, store = self }
 end
 
@@ -126,8 +132,8 @@ function cell.of_pool(A, plans, pool_of, counters, rollback)
   local s = A.shape
   local self = setmetatable({ counters = counters }, meta)
   add_compressors(self, A, rollback, 1)
-  if s.owns then self.main = tables(pool_of(plans.main):table(), counters) end
-  if s.owns and s.layer.keys then self.index = tables(pool_of(plans.index):table(), counters) end
+  if s.owns then self.main = tables(pool_of(plans.main):table()) end
+  if s.owns and s.layer.keys then self.index = tables(pool_of(plans.index):table()) end
   if s.window > 0 then
     self.window = rings(pool_of(plans.window):table(s.window + rollback, s.window), counters, plans.window, s.window)
   end

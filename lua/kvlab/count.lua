@@ -109,13 +109,6 @@ function count.widths(L, changes)
   return width_rules.merge(width_rules.merge(nil, base), changes), borrowed
 end
 
--- A layout without records of its own stores entries as V4.1 does, per-head rows and latents in bf16.
-local function deployed_records(L)
-  if L.records then return L.records end
-  local r = presets.load('v4.1-flash').records
-  return { main = r.main, index = r.index, window = r.window, heads = 'bf16', latent = 'bf16' }
-end
-
 -- count.layout(L, options) -> the result (docs/counting.md). options: context (131072), records ('deployed',
 -- 'bf16' or a table by role), widths (changes), access ('gather' or 'mask').
 function count.layout(L, options)
@@ -133,7 +126,7 @@ function count.layout(L, options)
     error(("access = %s: expected gather or mask"):format(tostring(access)), 0)
   end
   local widths, borrowed = count.widths(L, options.widths)
-  local deployed = deployed_records(L)
+  local deployed = shape.deployed(L)
   local asked = options.records
   if asked == 'deployed' then asked = nil end
   if asked == 'bf16' then asked = { main = 'bf16', index = 'bf16', window = 'bf16' } end

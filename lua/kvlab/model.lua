@@ -36,7 +36,7 @@ local function block_names(s, i)
     gate = at .. 'mlp.gate_proj.weight', up = at .. 'mlp.up_proj.weight', down = at .. 'mlp.down_proj.weight' }
 end
 
--- model.parameters(L, widths, options) -> an ordered list of { name, shape }; ffn = 0 leaves the FFN out,
+-- model.parameters(L, widths, options) -> an ordered list of { name, shape, per (kvlab.weights) }; ffn = 0 leaves the FFN out,
 -- tied = true the head, hidden_only everything but the layers and their norms.
 function model.parameters(L, widths, options)
   local list = {}
@@ -55,7 +55,7 @@ function model.parameters(L, widths, options)
     add(names.attn_norm, D)
     list[#list].optional = options.hidden_only -- a layer by itself gets its input normed already
     for _, w in ipairs(weights.of(s)) do
-      list[#list + 1] = { name = weights.prefix(s, i) .. w.name, shape = w.shape }
+      list[#list + 1] = { name = weights.prefix(s, i) .. w.name, shape = w.shape, per = w.per }
     end
     if ffn > 0 then
       add(names.ffn_norm, D)

@@ -7,8 +7,8 @@
 local cell = require 'kvlab.cell'
 local model = require 'kvlab.model'
 local opts = require 'kvlab.options'
-local presets = require 'kvlab.presets'
 local record = require 'kvlab.record'
+local shape = require 'kvlab.shape'
 local tensor = require 'kvlab.tensor'
 local core = require 'kvlab.core'
 
@@ -64,7 +64,7 @@ function sequence.new(m, options)
   local rollback = opts.whole(options.rollback or 0, 0, 'sequence: rollback')
   local pages = options.pages and opts.whole(options.pages, 1, 'sequence: pages')
   local asked = asked_records(options.records)
-  local deployed = m.layout.records or presets.load('v4.1-flash').records
+  local deployed = shape.deployed(m.layout)
   local self = setmetatable({ model = m, cells = {}, counters = {}, position = 0, most = rollback, reach = 0,
     evaluations = 0 }, meta)
   local pool = pool_of(m, pages)

@@ -1,6 +1,7 @@
 -- shape.lua: one layer with its numbers filled in: what a row is, who owns it, which record holds it.
 -- The place where layer, widths and records meet; counting, reports and running all ask here.
 local layer = require 'kvlab.layer'
+local presets = require 'kvlab.presets'
 local record = require 'kvlab.record'
 
 local shape = {}
@@ -93,6 +94,14 @@ end
 
 -- --- records ------------------------------------------------------------------------------------------
 local ROLES = { main = 'record', index = 'index_record', window = 'window_record' }
+
+-- shape.deployed(L) -> the records that a layout's rows have when nobody asks for others. A layout without records of
+-- its own stores entries as V4.1 does, per-head rows and latents in bf16.
+function shape.deployed(L)
+  if L.records then return L.records end
+  local r = presets.load('v4.1-flash').records
+  return { main = r.main, index = r.index, window = r.window, heads = 'bf16', latent = 'bf16' }
+end
 
 -- The name of the record in which layer `i` (an owner for main and index) stores `role`. What a command asks
 -- for comes first, then the layer's own field, then the form's, then the role's.
