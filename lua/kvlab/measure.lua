@@ -86,17 +86,21 @@ function measure.refusal(result, memory)
 end
 
 -- --- the model ----------------------------------------------------------------------------------------
--- A model without matrices; norms, sinks and biases are there, and so is the matrix that makes index keys out of
--- stored entries, because that comes after pooling.
-local function hollow(L, widths, seed)
+local SEED = 1
+
+-- measure.model(result) -> the model of a count without matrices; norms, sinks and biases are there, and so is the
+-- matrix that makes index keys out of stored entries, because that comes after pooling. Raises for a width that is
+-- not needed for counting, but is for running.
+function measure.model(result)
+  local L, widths = result.layout, result.widths
   if not widths.hidden_size then widths = width_rules.merge(widths, { hidden_size = 1 }) end -- only shapes of stand-ins
   local options = { ffn = 0, hidden_only = true, weights = {} }
-  local noise = standin.noise(seed)
+  local noise = standin.noise(SEED)
   for _, spec in ipairs(model.parameters(L, widths, options)) do
     if spec.per == 'token' or spec.per == 'up' then
       options.weights[spec.name] = standin.new(spec.shape, noise)
     elseif not spec.optional then
-      options.weights[spec.name] = weights.random(spec, seed)
+      options.weights[spec.name] = weights.random(spec, SEED)
     end
   end
   return model.new(L, widths, options)
@@ -190,13 +194,14 @@ local function compare(result, stats, reads)
   return out
 end
 
--- measure.counted(result, { records =, memory = }) -> the measurement of a count. `records` are those of the count.
+-- measure.counted(result, { records =, memory =, model = }) -> the measurement of a count. `records` are those of the
+-- count; `model` is that of measure.model, if it has been made already. A model is used up.
 function measure.counted(result, options)
   options = options or {}
   local refusal = measure.refusal(result, options.memory)
   if refusal then error(refusal, 0) end
   local N = result.context
-  local m = hollow(result.layout, result.widths, 1)
+  local m = options.model or measure.model(result)
   local seq = m:sequence { records = options.records }
   local seconds = { fill = 0, select = 0, attention = 0 }
   local ok, out = pcall(function()

@@ -105,9 +105,12 @@ function command.run(args, options)
     local refusal = measure.refusal(result, memory)
     if refusal then cli.failed('%s', refusal) end
   end
+  local models = {}
+  for i, result in ipairs(counts) do models[i] = cli.as_usage(measure.model, result) end
   local list, out, equal = {}, {}, true
   for i, result in ipairs(counts) do
-    local m = measure.counted(result, { records = parsed.records, memory = memory })
+    local m = measure.counted(result, { records = parsed.records, memory = memory, model = models[i] })
+    models[i] = nil
     list[i] = m
     equal = equal and m.equal
     if options.json then out[i] = json_of(m)
