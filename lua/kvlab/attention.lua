@@ -23,6 +23,7 @@ local kernels = require 'kvlab.kernels'
 local layout = require 'kvlab.layout'
 local opts = require 'kvlab.options'
 local shape = require 'kvlab.shape'
+local standin = require 'kvlab.standin'
 local tensor = require 'kvlab.tensor'
 local weights = require 'kvlab.weights'
 local width_rules = require 'kvlab.widths'
@@ -119,8 +120,12 @@ function internal:merge_weights()
 end
 
 -- --- projections --------------------------------------------------------------------------------------
--- x [B, T, in] times a checkpoint matrix [out, in].
-local function linear(x, w) return x:matmul(w:transpose(1, 2)) end
+-- x [B, T, in] times a checkpoint matrix [out, in]. In place of the matrix there may be a stand-in (kvlab.standin),
+-- which says itself what comes out.
+local function linear(x, w)
+  if standin.is(w) then return w:outputs(x.shape[1], x.shape[2]) end
+  return x:matmul(w:transpose(1, 2))
+end
 
 -- pos is the position of the first token, or a list with the position of each batch item (T = 1).
 local function at(pos, options)
@@ -148,6 +153,7 @@ end
 -- x [B, T, H, a] times one matrix [H, a, b] a head -> [B, T, H, b].
 local function per_head(x, w)
   local B, T, H = x.shape[1], x.shape[2], x.shape[3]
+  if standin.is(w) then return w:outputs(B, T) end
   return x:reshape(B * T, H, -1):transpose(1, 2):matmul(w):transpose(1, 2):reshape(B, T, H, -1)
 end
 
@@ -381,6 +387,11 @@ end
 -- A:read(p, pos0, cell, shared) -> out [B, T, H, value width].
 function internal:read(p, pos0, cell, shared)
   if self.shape.topk then self:select(p, pos0, cell, shared) end
+  return self:attend(p, pos0, cell, shared)
+end
+
+-- The part of reading that comes after selecting.
+function internal:attend(p, pos0, cell, shared)
   local sources = self:sources(p, pos0, cell, shared)
   if p.order == 'expand' then
     for i, source in ipairs(sources) do

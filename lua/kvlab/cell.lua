@@ -67,13 +67,18 @@ local function rings(table, counters, plan, window)
   return setmetatable({ table = table, counters = counters, plan = plan, window = window, first = 0 }, Rings)
 end
 
+-- append(rows, pos0): rows that no query of their chunk reads.
+function Rings:append(rows, pos0)
+  if #self.table == 0 then self.first = pos0 end
+  self.table:append(rows)
+end
+
 -- One token is read from the ring like any other row. A longer chunk does not fit into the ring beside the
 -- rows that its first queries need, so these are read out first and the chunk's own rows follow them as the
 -- record would give them back.
 function Rings:extend(rows, pos0)
-  if #self.table == 0 then self.first = pos0 end
   if rows.shape[2] == 1 then
-    self.table:append(rows)
+    self:append(rows, pos0)
     return { table = self.table, counters = self.counters, kind = 'window', store = self, pos0 = self.first }
   end
   local seen = math.min(self.window - 1, #self.table)
@@ -82,7 +87,7 @@ function Rings:extend(rows, pos0)
     local last = #self.table
     all = tensor.cat({ self.table:read(last - seen + 1, last, 'window', self.counters):unsqueeze(1), all }, 2)
   end
-  self.table:append(rows)
+  self:append(rows, pos0)
   return { rows = all, pos0 = pos0 - seen, store = self }
 end
 

@@ -5,7 +5,7 @@ local suggest = require 'kvlab.suggest'
 
 local cli = {}
 
-cli.order = { 'kv', 'layout', 'records', 'run', 'check', 'help' }
+cli.order = { 'kv', 'layout', 'records', 'run', 'check', 'measure', 'help' }
 
 local GLOBAL = { { 'json', nil, 'print JSON' }, { 'debug', nil, 'show the stack trace of an error' },
   { 'help', nil, 'show this help' } }

@@ -45,6 +45,7 @@ local model = require 'kvlab.model'
 local sequence = require 'kvlab.sequence'
 kv.attention = attention.single
 kv.model = model.new
+kv.measure = require('kvlab.measure').layout
 
 -- pictures, help, files
 kv.plot = require 'kvlab.plot'
