@@ -58,7 +58,7 @@ function model.parameters(L, widths, options)
     add(names.attn_norm, D)
     list[#list].optional = options.hidden_only -- a layer by itself gets its input normed already
     for _, w in ipairs(weights.of(s)) do
-      list[#list + 1] = { name = weights.prefix(s, i) .. w.name, shape = w.shape }
+      list[#list + 1] = { name = weights.prefix(s, i) .. w.name, shape = w.shape, per = w.per }
     end
     if ffn > 0 then
       add(names.ffn_norm, D)
