@@ -46,6 +46,9 @@ local sequence = require 'kvlab.sequence'
 kv.attention = attention.single
 kv.model = model.new
 
+-- the machine
+kv.threads = core.base.threads
+
 -- pictures, help, files
 kv.plot = require 'kvlab.plot'
 kv.json = require 'kvlab.json'
