@@ -80,7 +80,7 @@ kvl_status kvl_parallel_for(int64_t n_tiles, size_t scratch_bytes, kvl_tile_fn f
     size_t step = (scratch_bytes + 63) / 64 * 64;
     char *scratch = NULL;
     if (step > 0) {
-        scratch = kvl_alloc(step * (size_t)threads);
+        scratch = kvl_alloc_raw(step * (size_t)threads);
         if (!scratch)
             return kvl_fail(err, KVL_ENOMEM, "no memory for %d scratch blocks of %zu bytes",
                             threads, step);

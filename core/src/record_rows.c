@@ -64,13 +64,33 @@ static void decode_pairs(float *restrict x, const uint8_t *restrict bytes, int64
         memcpy(x + 2 * i, pairs[bytes[i]], sizeof pairs[0]);
 }
 
+/* Four bytes at a time: their pairs are two vectors of 4 floats, which two shuffles take apart. */
+typedef float float4 __attribute__((vector_size(16)));
+
+static inline float4 two_pairs(const float first[2], const float second[2]) {
+    return (float4){first[0], first[1], second[0], second[1]};
+}
+
 static void decode_halves(float *restrict x, const uint8_t *restrict bytes, int64_t groups,
                           int64_t half, const float (*restrict pairs)[2]) {
-    for (int64_t g = 0; g < groups; g++, bytes += half, x += 2 * half)
-        for (int64_t i = 0; i < half; i++) {
+    for (int64_t g = 0; g < groups; g++, bytes += half, x += 2 * half) {
+        int64_t i = 0;
+#ifdef KVL_SHUFFLE
+        for (; i + 4 <= half; i += 4) {
+            const uint8_t *b = bytes + i;
+            float4 low = two_pairs(pairs[b[0]], pairs[b[1]]);
+            float4 high = two_pairs(pairs[b[2]], pairs[b[3]]);
+            float4 first = KVL_SHUFFLE(low, high, 0, 2, 4, 6);
+            float4 second = KVL_SHUFFLE(low, high, 1, 3, 5, 7);
+            memcpy(x + i, &first, sizeof first);
+            memcpy(x + half + i, &second, sizeof second);
+        }
+#endif
+        for (; i < half; i++) {
             x[i] = pairs[bytes[i]][0];
             x[half + i] = pairs[bytes[i]][1];
         }
+    }
 }
 
 /* x (groups, group) *= scales (groups) */
