@@ -25,9 +25,7 @@ void kvl_blas_single_thread(void) {
 }
 
 int kvl_blas_threads(void) {
-    /* The OpenMP build of OpenBLAS (2) sees that it is called from a parallel loop and stays on one
-     * thread. The pthread build (1) does not see it. */
-    return openblas_get_parallel() == 1 ? openblas_get_num_threads() : 1;
+    return openblas_get_parallel() ? openblas_get_num_threads() : 1; /* 0: built without threads */
 }
 
 const char *kvl_blas_core(void) {

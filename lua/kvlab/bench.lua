@@ -5,7 +5,8 @@
 --   sgemm   floating-point operations, against one direct call of BLAS on one thread, times the threads
 --   read    bytes, against reading a large buffer      copy   bytes, against memcpy of float32 rows
 -- Kernel and limits take turns, several times, and the best of each counts: other processes only ever slow things
--- down. `spread` = median over best of the kernel's times says how quiet the machine was.
+-- down. How much they did is in two figures: `spread` = median over best of the kernel's times, and `cpu` = processor
+-- time over threads x time in the best one, which is below 1 when the threads did not all have a processor.
 -- Only pairs of query and visible row and scored keys count as operations, and only once.
 local core = require 'kvlab.core'
 local kernels = require 'kvlab.kernels'
@@ -43,21 +44,31 @@ function resources.copy(floats)
 end
 
 -- --- timing -------------------------------------------------------------------------------------------
+-- Seconds and processor seconds of one call.
 local function seconds(f, times)
-  local start = core.base.now()
+  local start, clock = core.base.now(), os.clock()
   for _ = 1, times do f() end
-  return (core.base.now() - start) / times
+  return (core.base.now() - start) / times, (os.clock() - clock) / times
 end
 
 -- A function, how often it runs in one sample, and its samples.
 local function timed(f)
   f() -- first pages, first branches
-  return { f = f, times = math.max(1, math.ceil(SAMPLE / math.max(seconds(f, 1), 1e-7))), samples = {} }
+  return { f = f, times = math.max(1, math.ceil(SAMPLE / math.max((seconds(f, 1)), 1e-7))), samples = {}, cpu = {} }
 end
 
-local function sample(t) t.samples[#t.samples + 1] = seconds(t.f, t.times) end
+local function sample(t)
+  local n = #t.samples + 1
+  t.samples[n], t.cpu[n] = seconds(t.f, t.times)
+end
 
-local function best(t) return math.min(table.unpack(t.samples)) end
+local function best(t)
+  local least = 1
+  for i, time in ipairs(t.samples) do
+    if time < t.samples[least] then least = i end
+  end
+  return t.samples[least], t.cpu[least]
+end
 
 local function median(t)
   local sorted = table.move(t.samples, 1, #t.samples, 1, {})
@@ -66,7 +77,7 @@ local function median(t)
 end
 
 -- --- one bench ----------------------------------------------------------------------------------------
--- bench.run(b, { threads =, seconds = }) -> { name, threads, value, limit, ratio, target, unit, spread }
+-- bench.run(b, { threads =, seconds = }) -> { name, threads, value, limit, ratio, target, unit, spread, cpu }
 -- b = { name, unit, scale (of the unit), target, prepare = function() -> { work =, run =, needs = { sgemm = work or
 -- { work, size }, ... } or against = function, close = function or nil } }
 function bench.run(b, options)
@@ -93,13 +104,14 @@ function bench.run(b, options)
     end
     local least = 0 -- seconds that the machine needs at least for the work
     for _, limit in ipairs(limits) do
-      local rate = limit.work / best(limit.timer) * (limit.per_thread and threads or 1)
+      local rate = limit.work / (best(limit.timer)) * (limit.per_thread and threads or 1)
       least = math.max(least, limit.need / rate)
     end
     if job.close then job.close() end
-    local took = best(kernel)
+    local took, cpu = best(kernel)
     return { name = b.name, threads = threads, value = job.work / took / b.scale, limit = job.work / least / b.scale,
-      ratio = least / took, target = b.target, unit = b.unit, spread = median(kernel) / took }
+      ratio = least / took, target = b.target, unit = b.unit, spread = median(kernel) / took,
+      cpu = cpu / took / threads }
   end)
   core.base.threads(before)
   collectgarbage()

@@ -39,7 +39,8 @@ static int bench_read(lua_State *L) {
 static int bench_copy(lua_State *L) {
     kvl_error err;
     kvl_tensor *dst = check_buffer(L, 1), *src = check_buffer(L, 2);
-    luaL_argcheck(L, kvl_tensor_numel(dst) == kvl_tensor_numel(src), 2, "expected as many elements");
+    luaL_argcheck(L, kvl_tensor_numel(dst) == kvl_tensor_numel(src), 2,
+                  "expected as many elements");
     luaL_argcheck(L, kvl_tensor_f32(dst) != kvl_tensor_f32(src), 2, "expected another tensor");
     if (kvl_bench_copy(kvl_tensor_f32(dst), kvl_tensor_f32(src), kvl_tensor_numel(dst), &err))
         return kvl_raise(L, &err);

@@ -14,8 +14,8 @@ local command = {
   text = [[Times kernels and, in turns with them, a limit of this machine for the same work: a direct call of BLAS, reading or
 copying memory, or doing one by one what can be done together. Prints value, limit, their ratio and the target of
 the ratio, for one thread and for all. NAME is one bench or a group; without it all of them run (two minutes).
-Best of several repetitions; a spread far above 1 says that other processes disturbed the run. docs/bench.md
-says what each bench computes.]],
+Best of several repetitions. A spread (median over best) far above 1, or cpu (processor time that the threads got)
+below 1, says that other processes disturbed the run. docs/bench.md says what each bench computes.]],
   options = { { 'threads', 'N,...', 'numbers of threads (1 and all processors)' },
     { 'seconds', 'S', 'time for each bench (0.6)' }, { 'list', nil, 'only say what the benches are' },
     { 'strict', nil, 'exit status 1 when a ratio is under its target' } },
@@ -33,12 +33,12 @@ local function thread_counts(text)
   return counts
 end
 
-local HEAD = { 'bench', 'threads', 'value', 'limit', 'unit', 'ratio', 'target', 'spread', '' }
-local ALIGN = { 'l', 'r', 'r', 'r', 'l', 'r', 'r', 'r', 'l' }
+local HEAD = { 'bench', 'threads', 'value', 'limit', 'unit', 'ratio', 'target', 'spread', 'cpu', '' }
+local ALIGN = { 'l', 'r', 'r', 'r', 'l', 'r', 'r', 'r', 'r', 'l' }
 
 local function row(r)
   return { r.name, tostring(r.threads), ('%.1f'):format(r.value), ('%.1f'):format(r.limit), r.unit, ('%.2f'):format(r.ratio),
-    ('%.2f'):format(r.target), ('%.2f'):format(r.spread), r.ratio < r.target and 'under target' or 'ok' }
+    ('%.2f'):format(r.target), ('%.2f'):format(r.spread), ('%.2f'):format(r.cpu), r.ratio < r.target and 'under target' or 'ok' }
 end
 
 function command.run(args, options)
@@ -68,7 +68,8 @@ function command.run(args, options)
     local out = {}
     for i, r in ipairs(results) do
       out[i] = json.object { { 'name', r.name }, { 'threads', r.threads }, { 'value', r.value }, { 'limit', r.limit },
-        { 'ratio', r.ratio }, { 'target', r.target }, { 'unit', r.unit }, { 'spread', r.spread } }
+        { 'ratio', r.ratio }, { 'target', r.target }, { 'unit', r.unit }, { 'spread', r.spread },
+        { 'cpu', r.cpu } }
     end
     print(json.encode(json.object { { 'benches', json.array(out) } }, { indent = 2 }))
   else
