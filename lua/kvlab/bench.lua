@@ -6,7 +6,7 @@
 --   read    bytes, against reading a large buffer      copy   bytes, against memcpy of float32 rows
 -- Kernel and limits take turns, several times, and the best of each counts: other processes only ever slow things
 -- down. How much they did is in two figures: `spread` = median over best of the kernel's times, and `cpu` = processor
--- time over threads x time in the best one, which is below 1 when the threads did not all have a processor.
+-- time over threads x time in all of them, which is below 1 when the threads did not all have a processor.
 -- Only pairs of query and visible row and scored keys count as operations, and only once.
 local core = require 'kvlab.core'
 local kernels = require 'kvlab.kernels'
@@ -54,21 +54,17 @@ end
 -- A function, how often it runs in one sample, and its samples.
 local function timed(f)
   f() -- first pages, first branches
-  return { f = f, times = math.max(1, math.ceil(SAMPLE / math.max((seconds(f, 1)), 1e-7))), samples = {}, cpu = {} }
+  return { f = f, times = math.max(1, math.ceil(SAMPLE / math.max((seconds(f, 1)), 1e-7))), samples = {}, took = 0,
+    cpu = 0 }
 end
 
 local function sample(t)
-  local n = #t.samples + 1
-  t.samples[n], t.cpu[n] = seconds(t.f, t.times)
+  local took, cpu = seconds(t.f, t.times)
+  t.samples[#t.samples + 1] = took
+  t.took, t.cpu = t.took + took, t.cpu + cpu
 end
 
-local function best(t)
-  local least = 1
-  for i, time in ipairs(t.samples) do
-    if time < t.samples[least] then least = i end
-  end
-  return t.samples[least], t.cpu[least]
-end
+local function best(t) return math.min(table.unpack(t.samples)) end
 
 local function median(t)
   local sorted = table.move(t.samples, 1, #t.samples, 1, {})
@@ -104,14 +100,14 @@ function bench.run(b, options)
     end
     local least = 0 -- seconds that the machine needs at least for the work
     for _, limit in ipairs(limits) do
-      local rate = limit.work / (best(limit.timer)) * (limit.per_thread and threads or 1)
+      local rate = limit.work / best(limit.timer) * (limit.per_thread and threads or 1)
       least = math.max(least, limit.need / rate)
     end
     if job.close then job.close() end
-    local took, cpu = best(kernel)
+    local took = best(kernel)
     return { name = b.name, threads = threads, value = job.work / took / b.scale, limit = job.work / least / b.scale,
       ratio = least / took, target = b.target, unit = b.unit, spread = median(kernel) / took,
-      cpu = cpu / took / threads }
+      cpu = kernel.cpu / kernel.took / threads }
   end)
   core.base.threads(before)
   collectgarbage()
