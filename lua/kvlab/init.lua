@@ -47,6 +47,9 @@ kv.attention = attention.single
 kv.model = model.new
 kv.measure = require('kvlab.measure').layout
 
+-- the machine
+kv.threads = core.base.threads
+
 -- pictures, help, files
 kv.plot = require 'kvlab.plot'
 kv.json = require 'kvlab.json'

@@ -39,6 +39,26 @@ static int base_now(lua_State *L) {
     return 1;
 }
 
+/* threads([n]) -> threads of the core's loops, after setting them to n (0: one per processor) */
+static int base_threads(lua_State *L) {
+    kvl_error err;
+    if (!lua_isnoneornil(L, 1)) {
+        lua_Integer n = luaL_checkinteger(L, 1);
+        if (n < 0 || n > INT32_MAX)
+            return luaL_error(L, "threads: expected 0 (one per processor) or a number of threads");
+        if (kvl_set_threads((int)n, &err)) return kvl_raise(L, &err);
+    }
+    lua_pushinteger(L, kvl_threads());
+    return 1;
+}
+
+/* blas_single_thread(): for a front end that owns the process, never called by the library. */
+static int base_blas_single_thread(lua_State *L) {
+    (void)L;
+    kvl_blas_single_thread();
+    return 0;
+}
+
 static int base_isatty(lua_State *L) {
     lua_Integer fd = luaL_checkinteger(L, 1);
     luaL_argcheck(L, fd >= 0 && fd <= 2, 1, "expected 0 (stdin), 1 (stdout) or 2 (stderr)");
@@ -313,6 +333,8 @@ static const luaL_Reg base_funcs[] = {{"live_bytes", base_live_bytes},
                                       {"memory_limit", base_memory_limit},
                                       {"fail_after", base_fail_after},
                                       {"now", base_now},
+                                      {"threads", base_threads},
+                                      {"blas_single_thread", base_blas_single_thread},
                                       {"isatty", base_isatty},
                                       {"catch_interrupts", base_catch_interrupts},
                                       {"interruptible", base_interruptible},
