@@ -46,6 +46,10 @@ local sequence = require 'kvlab.sequence'
 kv.attention = attention.single
 kv.model = model.new
 
+-- what to train on
+kv.task = require('kvlab.tasks.task').new
+kv.tasks = require 'kvlab.tasks'
+
 -- pictures, help, files
 kv.plot = require 'kvlab.plot'
 kv.json = require 'kvlab.json'
