@@ -262,6 +262,24 @@ function TestShipped:test_slices()
   lu.assertEquals(score.slices.hop3, { correct = 60, count = 60 })
 end
 
+-- Chained: a source is assigned before it is used. Shuffled: often after. Chains are interleaved in both.
+function TestShipped:test_order_of_assignments()
+  for order, expected in pairs { chained = false, shuffled = true } do
+    local late, interleaved = false, false
+    local t = kv.tasks.variables { chains = 2, hops = 3, length = 40, order = order }
+    for _, tokens in ipairs(t.batch(1, 1, 20).tokens:totable()) do
+      local assigned = {}
+      for i = 1, 18, 3 do
+        local source = tokens[i + 2]
+        if source < 3 + t.options.names and not assigned[source] then late = true end
+        if i > 1 and tokens[i + 2] ~= tokens[i - 3] and source < 3 + t.options.names then interleaved = true end
+        assigned[tokens[i]] = true
+      end
+    end
+    lu.assertEquals({ late, interleaved }, { expected, true }, order)
+  end
+end
+
 function TestShipped:test_phonebook_numbers()
   local t = kv.tasks.phonebook { entries = 3, queries = 1, length = 32 }
   local batch = t.batch(1, 1, 2)
@@ -428,7 +446,6 @@ function TestOptions:test_bad_options()
   }
   for _, case in ipairs(cases) do check.fails(case[3], kv.tasks[case[1]], case[2]) end
   check.fails('kv.tasks.copy: expected a table, not a number', kv.tasks.copy, 3)
-  check.fails("kv.tasks has no 'recal'; did you mean 'recall'?", function() return kv.tasks.recal end)
 end
 
 -- Every case at the smallest length that its own message names still works.
