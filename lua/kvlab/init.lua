@@ -50,6 +50,10 @@ kv.measure = require('kvlab.measure').layout
 -- the machine
 kv.threads = core.base.threads
 
+-- what to train on
+kv.task = require('kvlab.tasks.task').new
+kv.tasks = require 'kvlab.tasks'
+
 -- pictures, help, files
 kv.plot = require 'kvlab.plot'
 kv.json = require 'kvlab.json'
