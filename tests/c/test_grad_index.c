@@ -169,32 +169,29 @@ static void test_differences(void) {
         const row *r = &table[i];
         if (r->queries > 100) continue;
         make(&p, r);
-        double *d_q = calloc((size_t)p.n_q + 1, 8), *d_w = calloc((size_t)p.n_w + 1, 8), e = 0;
+        double *d_q = calloc((size_t)p.n_q + 1, 8), *d_w = calloc((size_t)p.n_w + 1, 8);
         double *d_key = calloc((size_t)p.n_key + 1, 8), *loss = calloc((size_t)p.queries + 1, 8);
         double sum = 0;
         CHECK(!kvl_index_grad_ref(loss, d_q, d_w, d_key, &p.g, NULL), "failed");
         for (int64_t k = 0; k < p.queries; k++)
             sum += loss[k] * (double)p.factor[k];
         CHECK(fabs(sum - objective(&p)) < 1e-9, "%s: loss %g, not %g", r->name, sum, objective(&p));
-        int kinks =
-            0; /* where a product changes its sign within the step, there is no derivative */
+        /* Where a product changes its sign within the step there is no derivative: a short step
+         * makes that rare, and a few of the points may be such. */
+        int points = 0, wrong = 0;
         struct {
             float *x;
             double *d;
             int64_t n;
         } parts[] = {{p.q, d_q, p.n_q}, {p.w, d_w, p.n_w}, {p.key, d_key, p.n_key}};
         for (int part = 0; part < 3; part++)
-            for (int k = 0; k < 20 && parts[part].n > 0; k++) {
+            for (int k = 0; k < 30 && parts[part].n > 0; k++, points++) {
                 int64_t at = rand_int(parts[part].n);
-                double want = slope(objective, &p, parts[part].x + at);
-                double coarse = slope_once(objective, &p, parts[part].x + at, 0x1p-7f);
-                if (part != 1 && fabs(want - coarse) > 1e-3)
-                    kinks++;
-                else
-                    e = worse(e, parts[part].d[at], want, 1);
+                double want = slope_once(objective, &p, parts[part].x + at, 0x1p-13f);
+                wrong += !(fabs(parts[part].d[at] - want) <= 1e-5);
             }
-        CHECK(e <= 2e-5 && kinks <= 12, "%s: definition and differences differ by %g, %d kinks",
-              r->name, e, kinks);
+        CHECK(wrong <= 2, "%s: definition and differences differ at %d of %d points", r->name,
+              wrong, points);
         free(d_q), free(d_w), free(d_key), free(loss);
         drop(&p);
     }
