@@ -26,10 +26,10 @@
 #include <string.h>
 
 enum {
-    QUERY_ROWS = 128,  /* M, when there are so many queries */
+    QUERY_ROWS = 64,  /* M, when there are so many queries */
     MIN_QUERIES = 16,  /* queries of a tile at least */
-    TILE_ROWS = 128,   /* N */
-    THIN = 8,          /* lists with fewer heads per kv head: no matrix products */
+    TILE_ROWS = 256,   /* N */
+    THIN = 8,          /* lists with fewer heads per kv head: no BLAS */
     MIN_PARTS = 16,    /* fewer units than this: cut queries into strips */
     MIN_STRIP = 128,   /* queries of a strip at least */
     DELTA_QUERIES = 32 /* queries per tile of D */
@@ -199,30 +199,40 @@ static void absorb_list(tile *x, int64_t t, int64_t n) {
     add_rows(&x->d_value, x->names, x->d_values, vw, n);
 }
 
-/* Few heads: a matrix product would be slower than the rows one by one, where they lie. */
-static void absorb_thin(tile *x, int64_t t, int64_t n) {
-    int64_t kw = x->p->a->key_width, vw = x->p->a->value_width;
-    float *s = x->weight, *d = x->d_weight;
+/* Rows `names` as columns: to [width, ld], zeros from column n on. */
+static void transpose(float *to, int64_t ld, const tile *x,
+                      const float *(*row)(const tile *, int64_t), int64_t width, int64_t n) {
+    memset(to, 0, (size_t)(width * ld) * sizeof *to);
     for (int64_t i = 0; i < n; i++) {
-        const float *key = key_row(x, x->names[i]), *value = value_row(x, x->names[i]);
-        for (int64_t h = 0; h < x->heads; h++) {
-            s[h * n + i] = kvl_dot(x->q + (h * x->nt + t) * kw, key, kw);
-            d[h * n + i] = kvl_dot(x->d_out + (h * x->nt + t) * vw, value, vw);
-        }
+        const float *from = row(x, x->names[i]);
+        for (int64_t c = 0; c < width; c++)
+            to[c * ld + i] = from[c];
     }
-    for (int64_t h = 0; h < x->heads; h++)
-        softmax_row(x, h * x->nt + t, s + h * n, d + h * n, n, 0, n);
+}
+
+/* Few heads: products too small for BLAS. The rows are transposed, so that logits are neighbours;
+ * their gradients go where they belong, row by row. */
+static void absorb_thin(tile *x, int64_t t, int64_t n) {
+    int64_t kw = x->p->a->key_width, vw = x->p->a->value_width, ld = (n + 15) / 16 * 16;
+    int64_t qs = x->nt * kw, gs = x->nt * vw, m = x->heads; /* steps from head to head */
+    const float *q = x->q + t * kw, *g = x->d_out + t * vw;
+    float *s = x->weight, *d = x->d_weight;
+    memset(s, 0, (size_t)(m * ld) * sizeof *s);
+    memset(d, 0, (size_t)(m * ld) * sizeof *d);
+    transpose(x->d_keys, ld, x, key_row, kw, n);
+    transpose(x->d_values, ld, x, value_row, vw, n);
+    kvl_small_product(s, ld, q, qs, 1, x->d_keys, ld, m, ld, kw);
+    kvl_small_product(d, ld, g, gs, 1, x->d_values, ld, m, ld, vw);
+    for (int64_t h = 0; h < m; h++)
+        softmax_row(x, h * x->nt + t, s + h * ld, d + h * ld, n, 0, n);
     for (int64_t i = 0; i < n; i++) {
-        const float *key = key_row(x, x->names[i]);
         float *d_key = grad_row(&x->d_key, x->names[i]);
         float *d_value = grad_row(&x->d_value, x->names[i]);
-        for (int64_t h = 0; h < x->heads; h++) {
-            int64_t row = h * x->nt + t;
-            kvl_axpy(x->d_q + row * kw, d[h * n + i], key, kw);
-            if (d_key) kvl_axpy(d_key, d[h * n + i], x->q + row * kw, kw);
-            if (d_value) kvl_axpy(d_value, s[h * n + i], x->d_out + row * vw, vw);
-        }
+        memcpy(x->keys + i * kw, key_row(x, x->names[i]), (size_t)kw * sizeof(float));
+        if (d_key) kvl_small_product(d_key, 0, d + i, 0, ld, q, qs, 1, kw, m);
+        if (d_value) kvl_small_product(d_value, 0, s + i, 0, ld, g, gs, 1, vw, m);
     }
+    kvl_small_product(x->d_q + t * kw, qs, d, ld, 1, x->keys, kw, m, kw, n);
 }
 
 static kvl_status walk_list(tile *x) {

@@ -113,6 +113,30 @@ void kvl_axpy(float *y, float a, const float *x, int64_t n) {
         y[i] += a * x[i];
 }
 
+/* y [n] += the sum of four rows of b, `ld` apart, times x[0], x[step], ... */
+KVL_INLINE void add_four(float *restrict y, const float *restrict b, int64_t ld, const float *x,
+                         int64_t step, int64_t n) {
+    float x0 = x[0], x1 = x[step], x2 = x[2 * step], x3 = x[3 * step];
+    for (int64_t j = 0; j < n; j++)
+        y[j] += (x0 * b[j] + x1 * b[ld + j]) + (x2 * b[2 * ld + j] + x3 * b[3 * ld + j]);
+}
+
+/* Four rows at a time: y is loaded and stored once for them. */
+KVL_CLONES
+void kvl_small_product(float *c, int64_t ldc, const float *a, int64_t a_i, int64_t a_l,
+                       const float *b, int64_t ldb, int64_t m, int64_t n, int64_t k) {
+    for (int64_t i = 0; i < m; i++) {
+        const float *x = a + i * a_i;
+        float *y = c + i * ldc;
+        int64_t l = 0;
+        for (; l + 4 <= k; l += 4)
+            add_four(y, b + l * ldb, ldb, x + l * a_l, a_l, n);
+        for (; l < k; l++)
+            for (int64_t j = 0; j < n; j++)
+                y[j] += x[l * a_l] * b[l * ldb + j];
+    }
+}
+
 KVL_CLONES
 bool kvl_finite(const float *x, int64_t n) {
     uint32_t found = 0;
