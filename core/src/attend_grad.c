@@ -26,7 +26,7 @@
 #include <string.h>
 
 enum {
-    QUERY_ROWS = 64,  /* M, when there are so many queries */
+    QUERY_ROWS = 64,   /* M, when there are so many queries */
     MIN_QUERIES = 16,  /* queries of a tile at least */
     TILE_ROWS = 256,   /* N */
     THIN = 8,          /* lists with fewer heads per kv head: no BLAS */
