@@ -15,9 +15,12 @@ enum {
     TILE_M = 256,
     TILE_M_MANY = 512, /* when there are four tiles of them */
     TILE_N = 2048,
-    TILE_N_FEW = 256,       /* when m <= TILE_M */
-    THIN = 8,               /* below this many rows or columns: matrix-vector code */
-    THIN_ELEMENTS = 1 << 16 /* elements of the large operand per tile: 256 KiB, half an L2 cache */
+    TILE_N_FEW = 256,        /* when m <= TILE_M */
+    THIN = 8,                /* below this many rows or columns: matrix-vector code */
+    THIN_ELEMENTS = 1 << 16, /* elements of the large operand per tile: 256 KiB, half an L2 cache */
+    DEEP_ELEMENTS = 1 << 17, /* elements of a c that is cut along k, at most: few tiles */
+    DEEP_PARTS = 8,
+    DEEP_K = 512 /* k of a part at least */
 };
 
 void kvl_blas_single_thread(void) {
@@ -150,6 +153,62 @@ kvl_status kvl_gemm_batched(float *c, int64_t ldc, int64_t c_step, kvl_mat a, kv
         !kvl_mul(&tiles, tiles, batch))
         return kvl_fail(err, KVL_EINVAL, "gemm: batch of %lld overflows", (long long)batch);
     return kvl_parallel_for(tiles, 0, product_tile, &p, err);
+}
+
+/* A product cut along k: part number i is a [m, k_part] b [k_part, n], on one thread. */
+typedef struct deep {
+    float *parts; /* [parts, m, n] */
+    kvl_mat a, b;
+    float alpha;
+    int64_t m, n, k, k_part, parts_n;
+    float *c;
+    int64_t ldc;
+} deep;
+
+static kvl_status deep_part(void *ctx, int64_t i, void *scratch, kvl_error *err) {
+    (void)scratch;
+    (void)err;
+    const deep *p = ctx;
+    int64_t at = i * p->k_part, k = p->k - at < p->k_part ? p->k - at : p->k_part;
+    kvl_gemm_tile(p->parts + i * p->m * p->n, p->n, submatrix(p->a, 0, at), submatrix(p->b, at, 0),
+                  p->alpha, 0.0f, p->m, p->n, k);
+    return KVL_OK;
+}
+
+static kvl_status deep_row(void *ctx, int64_t i, void *scratch, kvl_error *err) {
+    (void)scratch;
+    (void)err;
+    const deep *p = ctx;
+    float *row = p->c + i * p->ldc;
+    for (int64_t part = 0; part < p->parts_n; part++) {
+        const float *from = p->parts + (part * p->m + i) * p->n;
+        for (int64_t j = 0; j < p->n; j++)
+            row[j] += from[j];
+    }
+    return KVL_OK;
+}
+
+kvl_status kvl_gemm_deep(float *c, int64_t ldc, kvl_mat a, kvl_mat b, float alpha, int64_t m,
+                         int64_t n, int64_t k, kvl_error *err) {
+    /* Few tiles of the output (kvl_gemm_batched) and a k that is worth cutting. */
+    int64_t parts = k / DEEP_K < DEEP_PARTS ? k / DEEP_K : DEEP_PARTS;
+    if (m < 1 || n < 1 || parts < 2 || m > DEEP_ELEMENTS / n)
+        return kvl_gemm(c, ldc, a, b, alpha, 1.0f, m, n, k, err);
+    if (k > INT32_MAX) return kvl_fail(err, KVL_EINVAL, "gemm: k = %lld", (long long)k);
+    kvl_status status = check_ld("a", a.ld, a.trans ? k : m, a.trans ? m : k, err);
+    if (!status) status = check_ld("b", b.ld, b.trans ? n : k, b.trans ? k : n, err);
+    if (!status) status = check_ld("c", ldc, m, n, err);
+    if (status) return status;
+    deep p = {NULL, a, b, alpha, m, n, k, kvl_tiles(k, parts), 0, c, ldc};
+    p.parts_n = kvl_tiles(k, p.k_part);
+    p.parts = kvl_alloc((size_t)(p.parts_n * m * n) * sizeof(float));
+    if (!p.parts)
+        return kvl_fail(err, KVL_ENOMEM, "gemm: no memory for %lld parts of [%lld, %lld]",
+                        (long long)p.parts_n, (long long)m, (long long)n);
+    status = kvl_parallel_for(p.parts_n, 0, deep_part, &p, err);
+    if (!status) status = kvl_parallel_for(m, 0, deep_row, &p, err);
+    kvl_free(p.parts);
+    return status;
 }
 
 kvl_status kvl_gemm(float *c, int64_t ldc, kvl_mat a, kvl_mat b, float alpha, float beta, int64_t m,

@@ -5,76 +5,39 @@
  */
 #include "kvlab/vmath.h"
 
-#include <math.h>
-#include <string.h>
-
-#define INLINE static inline __attribute__((always_inline))
+#include "vexp.h"
 
 enum { LANES = 16, BLOCK = 256 };
-
-/* e^x = 2^n e^r with n = round(x / ln 2), |r| <= ln 2 / 2, times 2^-lower.
- * - Adding 1.5 * 2^23 + 127 rounds to an integer and leaves the exponent n + 127 in the low bits of
- *   the sum; shifting these bits into the exponent field drops all others and makes 2^(n - lower).
- * - ln 2 is taken off in two parts; the first has 9 bits, so n * LN2_HI is exact.
- * - The polynomial of degree 6 was fitted to the smallest relative error (2e-9) with p(0) = 1. It
- * is evaluated in pairs: one long chain of operations would leave the vector unit waiting. */
-INLINE float exp_core(float x, uint32_t lower) {
-    const float MAGIC = 12582912.0f + 127.0f, LN2_HI = 0.693359375f, LN2_LO = -2.12194440e-4f;
-    float t = x * 1.44269504f + MAGIC;
-    float n = t - MAGIC;
-    float r = x - n * LN2_HI - n * LN2_LO;
-    float r2 = r * r;
-    float low = 4.99999942e-1f + 1.66664308e-1f * r;
-    float high = 4.16680047e-2f + 8.37419568e-3f * r + 1.38436068e-3f * r2;
-    float p = 1.0f + (r + r2 * (low + high * r2));
-    uint32_t bits;
-    memcpy(&bits, &t, sizeof bits);
-    bits = (bits - lower) << 23;
-    float scale;
-    memcpy(&scale, &bits, sizeof scale);
-    return p * scale;
-}
-
-/* x <= 0 or NaN, the case of a softmax. e^-87 is still a normal number. */
-INLINE float exp_neg(float x) {
-    const float LO = -87.0f;
-    float e = exp_core(x < LO ? LO : x, 0);
-    return x < LO ? 0.0f : e;
-}
-
-/* Any x. 2^128 is not a float although e^88.7 is, so the last factor 2 comes by itself; the
- * smallest results keep theirs, or they would pass through denormal numbers. */
-INLINE float exp1(float x) {
-    const float LO = -87.33654f, HI = 88.72283f;
-    float y = x < LO ? LO : x;
-    y = y > HI ? HI : y;
-    uint32_t lower = y > 0.0f ? 1 : 0;
-    float e = exp_core(y, lower) * (float)(1 + (int32_t)lower);
-    e = x < LO ? 0.0f : e;
-    return x > HI ? INFINITY : e;
-}
 
 KVL_CLONES
 void kvl_exp(float *out, const float *x, int64_t n) {
     for (int64_t i = 0; i < n; i++)
-        out[i] = exp1(x[i]);
+        out[i] = kvl_exp_any(x[i]);
 }
 
 KVL_CLONES
 void kvl_sigmoid(float *out, const float *x, int64_t n) {
     for (int64_t i = 0; i < n; i++)
-        out[i] = 1.0f / (1.0f + exp1(-x[i]));
+        out[i] = 1.0f / (1.0f + kvl_exp_any(-x[i]));
 }
 
 KVL_CLONES
 void kvl_silu(float *out, const float *x, int64_t n) {
     for (int64_t i = 0; i < n; i++)
-        out[i] = x[i] / (1.0f + exp1(-x[i]));
+        out[i] = x[i] / (1.0f + kvl_exp_any(-x[i]));
+}
+
+KVL_CLONES
+void kvl_gelu(float *out, const float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        float density;
+        out[i] = x[i] * kvl_normal(&density, x[i]);
+    }
 }
 
 /* Full blocks of lanes are added into `lane`; the result adds the lanes, by halves, and the rest.
  */
-INLINE float sum_lanes(float *lane, const float *rest, int64_t n) {
+KVL_INLINE float sum_lanes(float *lane, const float *rest, int64_t n) {
     for (int half = LANES / 2; half > 0; half /= 2)
         for (int j = 0; j < half; j++)
             lane[j] += lane[j + half];
@@ -102,13 +65,13 @@ float kvl_exp_sum(float *out, const float *x, float scale, float shift, int64_t 
     for (; i + LANES <= n;) {
         int64_t end = n - i < BLOCK ? i + (n - i) / LANES * LANES : i + BLOCK;
         for (int64_t j = i; j < end; j++)
-            out[j] = exp_neg(x[j] * scale - shift);
+            out[j] = kvl_exp_neg(x[j] * scale - shift);
         for (; i < end; i += LANES)
             for (int j = 0; j < LANES; j++)
                 lane[j] += out[i + j];
     }
     for (int64_t j = i; j < n; j++)
-        out[j] = exp_neg(x[j] * scale - shift);
+        out[j] = kvl_exp_neg(x[j] * scale - shift);
     return sum_lanes(lane, out + i, n - i);
 }
 
@@ -148,6 +111,30 @@ KVL_CLONES
 void kvl_axpy(float *y, float a, const float *x, int64_t n) {
     for (int64_t i = 0; i < n; i++)
         y[i] += a * x[i];
+}
+
+/* y [n] += the sum of four rows of b, `ld` apart, times x[0], x[step], ... */
+KVL_INLINE void add_four(float *restrict y, const float *restrict b, int64_t ld, const float *x,
+                         int64_t step, int64_t n) {
+    float x0 = x[0], x1 = x[step], x2 = x[2 * step], x3 = x[3 * step];
+    for (int64_t j = 0; j < n; j++)
+        y[j] += (x0 * b[j] + x1 * b[ld + j]) + (x2 * b[2 * ld + j] + x3 * b[3 * ld + j]);
+}
+
+/* Four rows at a time: y is loaded and stored once for them. */
+KVL_CLONES
+void kvl_small_product(float *c, int64_t ldc, const float *a, int64_t a_i, int64_t a_l,
+                       const float *b, int64_t ldb, int64_t m, int64_t n, int64_t k) {
+    for (int64_t i = 0; i < m; i++) {
+        const float *x = a + i * a_i;
+        float *y = c + i * ldc;
+        int64_t l = 0;
+        for (; l + 4 <= k; l += 4)
+            add_four(y, b + l * ldb, ldb, x + l * a_l, a_l, n);
+        for (; l < k; l++)
+            for (int64_t j = 0; j < n; j++)
+                y[j] += x[l * a_l] * b[l * ldb + j];
+    }
 }
 
 KVL_CLONES

@@ -19,7 +19,7 @@ static const struct {
     {KVL_NEG, -5, 5, 0},         {KVL_ABS, -5, 5, 0},          {KVL_EXP, -80, 80, 2e-7},
     {KVL_LOG, 1e-6f, 100, 1e-7}, {KVL_SQRT, 0, 100, 6e-8},     {KVL_RSQRT, 1e-6f, 100, 1.3e-7},
     {KVL_RELU, -5, 5, 0},        {KVL_SIGMOID, -60, 60, 1e-6}, {KVL_SILU, -60, 60, 1e-6},
-    {KVL_GELU, -3, 30, 3e-5},    {KVL_TANH, -10, 10, 2e-7},
+    {KVL_GELU, -9, 30, 4e-6},    {KVL_TANH, -10, 10, 2e-7},
 };
 
 static void test_unary(void) {

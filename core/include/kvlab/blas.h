@@ -42,6 +42,12 @@ KVL_API kvl_status kvl_gemm_batched(float *c, int64_t ldc, int64_t c_step, kvl_m
                                     float alpha, float beta, int64_t batch, int64_t m, int64_t n,
                                     int64_t k, kvl_error *err);
 
+/* c [m, n] += alpha * a [m, k] b [k, n] where k is long and c small (the gradient of a weight: k is
+ * the number of tokens): k is cut into parts for the threads, by size, and the parts are added in
+ * order. */
+KVL_API kvl_status kvl_gemm_deep(float *c, int64_t ldc, kvl_mat a, kvl_mat b, float alpha,
+                                 int64_t m, int64_t n, int64_t k, kvl_error *err);
+
 /* Inside a tile of a loop: one product on this thread, without checks (all sizes and leading
  * dimensions are known to be small). step is ignored. */
 KVL_API void kvl_gemm_tile(float *c, int64_t ldc, kvl_mat a, kvl_mat b, float alpha, float beta,

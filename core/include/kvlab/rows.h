@@ -15,6 +15,12 @@ typedef struct kvl_rows {
     int64_t step_b, step_s, step_h;
 } kvl_rows;
 
+/* Where the gradient of such rows is added; p NULL: it is not wanted. */
+typedef struct kvl_rows_grad {
+    float *p;
+    int64_t step_b, step_s, step_h;
+} kvl_rows_grad;
+
 /* Writes `count` rows of one batch item to dst, one after the other: rows list[0..count) when list
  * is not NULL, else rows first, first + 1, ... Called from several threads at a time. */
 typedef kvl_status (*kvl_read_rows)(void *ctx, int64_t batch, const int32_t *list, int64_t first,

@@ -32,6 +32,9 @@ KVL_API float kvl_exp_sum(float *out, const float *x, float scale, float shift, 
 KVL_API void kvl_sigmoid(float *out, const float *x, int64_t n);
 KVL_API void kvl_silu(float *out, const float *x, int64_t n);
 
+/* x Phi(x) (GELU), the exact form. Relative error below 4e-6 (left of -3), else 1e-6. */
+KVL_API void kvl_gelu(float *out, const float *x, int64_t n);
+
 /* Largest element; -inf for n = 0. A NaN is passed over. */
 KVL_API float kvl_max(const float *x, int64_t n);
 
@@ -39,6 +42,11 @@ KVL_API float kvl_max(const float *x, int64_t n);
 KVL_API float kvl_sum(const float *x, int64_t n);
 KVL_API float kvl_dot(const float *x, const float *y, int64_t n);
 KVL_API void kvl_axpy(float *y, float a, const float *x, int64_t n);
+
+/* c [m, n] += a [m, k] b [k, n] for a few rows, where BLAS would be slower. Rows of c and b are ldc
+ * and ldb apart; element (i, l) of a lies at a[i * a_i + l * a_l]. */
+KVL_API void kvl_small_product(float *c, int64_t ldc, const float *a, int64_t a_i, int64_t a_l,
+                               const float *b, int64_t ldb, int64_t m, int64_t n, int64_t k);
 
 /* Neither NaN nor infinite, all of them. */
 KVL_API bool kvl_finite(const float *x, int64_t n);
