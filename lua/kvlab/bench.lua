@@ -158,8 +158,8 @@ local function id_lists(count, n, k)
   return lists
 end
 
-add('v4.1-decode', 'one decode step of one V4.1 layer: 64 heads x 512, 512 of 32,768 FP4 entries by index list and a ring'
-  .. ' of 128 FP8 entries; limit: sgemm on its operations', 'GFLOP/s', 0.6, function()
+add('v4.1-decode', 'one decode step of one V4.1 layer: 64 heads x 512, 512 of 32,768 FP4 entries by index list and a'
+  .. ' ring of 128 FP8 entries; limit: sgemm on its operations', 'GFLOP/s', 0.6, function()
   local heads, width, k, window, entries = 64, 512, 512, 128, 32768
   local dims = { channels = width, rotary = 64 }
   local main, main_pool = table_of('v4.1-main', dims, entries, 1)
@@ -180,8 +180,8 @@ add('v4.1-decode', 'one decode step of one V4.1 layer: 64 heads x 512, 512 of 32
   end }
 end)
 
-add('index', 'scores of 131,072 FP4 keys with 64 heads x 128, and the best 512; limit: sgemm on the products', 'GFLOP/s',
-  0.5, function()
+add('index', 'scores of 131,072 FP4 keys with 64 heads x 128, and the best 512; limit: sgemm on the products',
+  'GFLOP/s', 0.5, function()
   local n, heads, width, k = 131072, 64, 128, 512
   local keys, pool = table_of('index-fp4', { channels = width }, n, 1)
   local q, w = tensor.random { 1, 1, heads, width, seed = 2 }, tensor.random { 1, 1, heads, seed = 3 }
@@ -252,8 +252,8 @@ end)
 add('batch', 'tokens of 16 sequences decoded together; limit: the same ones one by one', 'tokens/s', 2, function()
   local kv = require 'kvlab'
   local m = kv.model('[full/2 reuse]*2', { hidden_size = 1024, num_attention_heads = 8, head_dim = 128,
-    qk_rope_head_dim = 64, q_lora_rank = 256, o_groups = 2, o_lora_rank = 256, index_n_heads = 4, index_head_dim = 64, index_topk = 64,
-    sliding_window = 64, vocab_size = 4096, intermediate_size = 2816 }, { seed = 1 })
+    qk_rope_head_dim = 64, q_lora_rank = 256, o_groups = 2, o_lora_rank = 256, index_n_heads = 4, index_head_dim = 64,
+    index_topk = 64, sliding_window = 64, vocab_size = 4096, intermediate_size = 2816 }, { seed = 1 })
   local function sequences()
     local seqs, prompt = {}, {}
     for t = 1, 100 do prompt[t] = t end
