@@ -52,8 +52,9 @@ static atomic_int seats;   /* helpers that may still join `current` */
 static atomic_int working; /* helpers that have joined and not left */
 static int helpers;
 
-/* This thread is in a tile. One byte of what the system keeps for such variables of modules that are
- * loaded late; without this model the leak checker stumbles over the helpers of such a module. */
+/* This thread is in a tile. One byte of what the system keeps for such variables of modules that
+ * are loaded late; without this model the leak checker stumbles over the helpers of such a module.
+ */
 static _Thread_local bool inside __attribute__((tls_model("initial-exec")));
 
 static int processors(void) {
