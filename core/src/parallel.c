@@ -52,7 +52,10 @@ static atomic_int seats;   /* helpers that may still join `current` */
 static atomic_int working; /* helpers that have joined and not left */
 static int helpers;
 
-static _Thread_local bool inside; /* this thread is in a tile */
+/* This thread is in a tile. One byte of what the system keeps for such variables of modules that
+ * are loaded late; without this model the leak checker stumbles over the helpers of such a module.
+ */
+static _Thread_local bool inside __attribute__((tls_model("initial-exec")));
 
 static int processors(void) {
     long n = sysconf(_SC_NPROCESSORS_ONLN);

@@ -5,8 +5,10 @@
 --   sgemm   floating-point operations, against one direct call of BLAS on one thread, times the threads
 --   read    bytes, against reading a large buffer      copy   bytes, against memcpy of float32 rows
 -- Kernel and limits take turns, several times, and the best of each counts: other processes only ever slow things
--- down. How much they did is in two figures: `spread` = median over best of the kernel's times, and `cpu` = processor
--- time over threads x time in all of them, which is below 1 when the threads did not all have a processor.
+-- down. What runs on one thread is timed by the processor time that it took, which is the same on a quiet machine and
+-- leaves out the time that others had the processor; more threads are timed by the clock. How much others did is in
+-- two figures: `spread` = median over best of the kernel's times, and `cpu` = processor time over threads x time in
+-- all of them, which is below 1 when the threads did not all have a processor.
 -- Only pairs of query and visible row and scored keys count as operations, and only once.
 local core = require 'kvlab.core'
 local kernels = require 'kvlab.kernels'
@@ -20,7 +22,7 @@ local SAMPLE <const> = 0.004 -- seconds that one sample takes at least
 local ROUNDS <const> = 5 -- at least
 
 -- --- limits -------------------------------------------------------------------------------------------
--- Each gives { work =, run =, threads = true when the rate is of one thread and counts once for each }.
+-- Each gives { work =, run =, per_thread = true when the rate is of one thread and counts once for each }.
 local resources = {}
 
 local function matrices(n)
@@ -51,16 +53,16 @@ local function seconds(f, times)
   return (core.base.now() - start) / times, (os.clock() - clock) / times
 end
 
--- A function, how often it runs in one sample, and its samples.
-local function timed(f)
+-- A function, how often it runs in one sample, and its samples. `alone`: it runs on one thread.
+local function timed(f, alone)
   f() -- first pages, first branches
-  return { f = f, times = math.max(1, math.ceil(SAMPLE / math.max((seconds(f, 1)), 1e-7))), samples = {}, took = 0,
-    cpu = 0 }
+  local times = math.max(1, math.ceil(SAMPLE / math.max((seconds(f, 1)), 1e-7)))
+  return { f = f, alone = alone, times = times, samples = {}, took = 0, cpu = 0 }
 end
 
 local function sample(t)
   local took, cpu = seconds(t.f, t.times)
-  t.samples[#t.samples + 1] = took
+  t.samples[#t.samples + 1] = t.alone and cpu > 0 and cpu or took
   t.took, t.cpu = t.took + took, t.cpu + cpu
 end
 
@@ -81,13 +83,13 @@ function bench.run(b, options)
   local threads = core.base.threads(options.threads)
   local ok, result = pcall(function()
     local job = b.prepare()
-    local kernel = timed(job.run)
+    local kernel = timed(job.run, threads == 1)
     local limits = {}
     for name, need in pairs(job.needs) do
       local limit = type(need) == 'table' and need.against and { work = need.work, run = need.against }
         or resources[name](type(need) == 'table' and need.size or nil)
       limit.need = type(need) == 'table' and need.work or need
-      limit.timer = timed(limit.run)
+      limit.timer = timed(limit.run, threads == 1 or limit.per_thread)
       limits[#limits + 1] = limit
     end
     local stop, rounds = core.base.now() + options.seconds, 0
@@ -125,8 +127,8 @@ local function add(name, about, unit, target, prepare)
 end
 
 for _, n in ipairs { 512, 1024, 2048 } do
-  add('matmul/' .. n, ('kv.matmul of two %d x %d matrices; limit: one call of cblas_sgemm'):format(n, n), 'GFLOP/s', 0.95,
-    function()
+  add('matmul/' .. n, ('kv.matmul of two %d x %d matrices; limit: one call of cblas_sgemm'):format(n, n), 'GFLOP/s',
+    0.95, function()
       local _, a, b = matrices(n)
       return { work = 2 * n ^ 3, run = function() tensor.matmul(a, b):free() end,
         needs = { sgemm = { work = 2 * n ^ 3, size = n } } }
@@ -156,8 +158,8 @@ local function id_lists(count, n, k)
   return lists
 end
 
-add('v4.1-decode', 'one decode step of one V4.1 layer: 64 heads x 512, 512 of 32,768 FP4 entries by index list and a ring'
-  .. ' of 128 FP8 entries; limit: sgemm on its operations', 'GFLOP/s', 0.6, function()
+add('v4.1-decode', 'one decode step of one V4.1 layer: 64 heads x 512, 512 of 32,768 FP4 entries by index list and a'
+  .. ' ring of 128 FP8 entries; limit: sgemm on its operations', 'GFLOP/s', 0.6, function()
   local heads, width, k, window, entries = 64, 512, 512, 128, 32768
   local dims = { channels = width, rotary = 64 }
   local main, main_pool = table_of('v4.1-main', dims, entries, 1)
@@ -178,8 +180,8 @@ add('v4.1-decode', 'one decode step of one V4.1 layer: 64 heads x 512, 512 of 32
   end }
 end)
 
-add('index', 'scores of 131,072 FP4 keys with 64 heads x 128, and the best 512; limit: sgemm on the products', 'GFLOP/s',
-  0.5, function()
+add('index', 'scores of 131,072 FP4 keys with 64 heads x 128, and the best 512; limit: sgemm on the products',
+  'GFLOP/s', 0.5, function()
   local n, heads, width, k = 131072, 64, 128, 512
   local keys, pool = table_of('index-fp4', { channels = width }, n, 1)
   local q, w = tensor.random { 1, 1, heads, width, seed = 2 }, tensor.random { 1, 1, heads, seed = 3 }
@@ -189,8 +191,8 @@ add('index', 'scores of 131,072 FP4 keys with 64 heads x 128, and the best 512; 
   end, close = function() keys:free() pool:free() end }
 end)
 
-add('mla-decode', 'one absorbed decode step of MLA: 128 heads, 32,768 bf16 entries of 512 + 64 channels; limit: the slower of'
-  .. ' sgemm on its operations and reading its bytes', 'GFLOP/s', 0.6, function()
+add('mla-decode', 'one absorbed decode step of MLA: 128 heads, 32,768 bf16 entries of 512 + 64 channels; limit: the'
+  .. ' slower of sgemm on its operations and reading its bytes', 'GFLOP/s', 0.6, function()
   local n, heads, latent, rotary = 32768, 128, 512, 64
   local rows, pool = table_of('mla-bf16', { channels = latent + rotary, rotary = rotary }, n, 1)
   local q = tensor.random { 1, 1, heads, latent + rotary, seed = 2 }
@@ -249,9 +251,9 @@ end)
 
 add('batch', 'tokens of 16 sequences decoded together; limit: the same ones one by one', 'tokens/s', 2, function()
   local kv = require 'kvlab'
-  local m = kv.model('[full/2 reuse]*2', { hidden_size = 1024, num_attention_heads = 8, head_dim = 128, qk_rope_head_dim = 64,
-    q_lora_rank = 256, o_groups = 2, o_lora_rank = 256, index_n_heads = 4, index_head_dim = 64, index_topk = 64,
-    sliding_window = 64, vocab_size = 4096, intermediate_size = 2816 }, { seed = 1 })
+  local m = kv.model('[full/2 reuse]*2', { hidden_size = 1024, num_attention_heads = 8, head_dim = 128,
+    qk_rope_head_dim = 64, q_lora_rank = 256, o_groups = 2, o_lora_rank = 256, index_n_heads = 4, index_head_dim = 64,
+    index_topk = 64, sliding_window = 64, vocab_size = 4096, intermediate_size = 2816 }, { seed = 1 })
   local function sequences()
     local seqs, prompt = {}, {}
     for t = 1, 100 do prompt[t] = t end

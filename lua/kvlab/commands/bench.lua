@@ -11,9 +11,9 @@ local command = {
   json = true,
   usage = 'bench [NAME] [OPTIONS]',
   summary = 'speed of kernels as ratios of what the machine can do',
-  text = [[Times kernels and, in turns with them, a limit of this machine for the same work: a direct call of BLAS, reading or
-copying memory, or doing one by one what can be done together. Prints value, limit, their ratio and the target of
-the ratio, for one thread and for all. NAME is one bench or a group; without it all of them run (two minutes).
+  text = [[Times kernels and, in turns with them, a limit of this machine for the same work: a direct call of BLAS,
+reading or copying memory, or doing one by one what can be done together. Prints value, limit, their ratio and the target
+of the ratio, for one thread and for all. NAME is one bench or a group; without it all of them run (two minutes).
 Best of several repetitions. A spread (median over best) far above 1, or cpu (processor time that the threads got)
 below 1, says that other processes disturbed the run. docs/bench.md says what each bench computes.]],
   options = { { 'threads', 'N,...', 'numbers of threads (1 and all processors)' },
@@ -37,8 +37,9 @@ local HEAD = { 'bench', 'threads', 'value', 'limit', 'unit', 'ratio', 'target', 
 local ALIGN = { 'l', 'r', 'r', 'r', 'l', 'r', 'r', 'r', 'r', 'l' }
 
 local function row(r)
-  return { r.name, tostring(r.threads), ('%.1f'):format(r.value), ('%.1f'):format(r.limit), r.unit, ('%.2f'):format(r.ratio),
-    ('%.2f'):format(r.target), ('%.2f'):format(r.spread), ('%.2f'):format(r.cpu), r.ratio < r.target and 'under target' or 'ok' }
+  local function digits(x, n) return ('%%.%df'):format(n):format(x) end
+  return { r.name, tostring(r.threads), digits(r.value, 1), digits(r.limit, 1), r.unit, digits(r.ratio, 2),
+    digits(r.target, 2), digits(r.spread, 2), digits(r.cpu, 2), r.ratio < r.target and 'under target' or 'ok' }
 end
 
 function command.run(args, options)
