@@ -801,18 +801,23 @@ static void test_out_of_memory(void) {
     CHECK(status == KVL_OK && n > 30, "the sweep ended after %d", n);
 }
 
-static void on_alarm(int signo) {
-    (void)signo;
-    kvl_cancel();
-}
-
-static double now(void) {
+static double now(clockid_t clock) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Starts work that would take seconds; it has to end within 0.2 s of the request at 0.1 s. */
+static volatile double asked_at, asked_cpu; /* when the request came: in time, in processor time */
+
+static void on_alarm(int signo) {
+    (void)signo;
+    asked_at = now(CLOCK_MONOTONIC);
+    asked_cpu = now(CLOCK_PROCESS_CPUTIME_ID);
+    kvl_cancel();
+}
+
+/* Starts work that would take seconds; it has to end within 0.2 s of the request at 0.1 s. On a
+ * machine that is busy with something else, that is 0.2 s of processor time. */
 static void test_cancel(void) {
     signal(SIGALRM, on_alarm);
     int64_t big[2] = {3000, 3000}, deep[2] = {6000, 6000};
@@ -821,9 +826,9 @@ static void test_cancel(void) {
     kvl_random_normal(&d, 2, deep, 1, 0, 1, &err);
     for (int kind = 0; kind < 5; kind++) {
         kvl_status status = KVL_OK;
-        double start = now();
+        double start = now(CLOCK_MONOTONIC);
         ualarm(100000, 0);
-        while (status == KVL_OK && now() - start < 20) {
+        while (status == KVL_OK && now(CLOCK_MONOTONIC) - start < 20) {
             switch (kind) {
             case 0: status = kvl_matmul(&out, d, d, &err); break;
             case 1: status = kvl_softmax(&out, m, 0, &err); break;
@@ -833,7 +838,9 @@ static void test_cancel(void) {
             }
             kvl_tensor_free(out);
         }
-        double late = now() - start - 0.1;
+        double late = now(CLOCK_MONOTONIC) - asked_at;
+        double late_cpu = now(CLOCK_PROCESS_CPUTIME_ID) - asked_cpu;
+        if (late_cpu < late) late = late_cpu;
         CHECK(status == KVL_ECANCEL && out == NULL, "%d: not cancelled", kind);
         CHECK(late < 0.2 * CHECK_SLOWER, "%d: stopped %.3f s after the request", kind, late);
         kvl_cancel_clear();
