@@ -502,7 +502,7 @@ kvl_status kvl_attend(const kvl_attend_args *a, kvl_error *err) {
     make_plan(&p, a);
     if (p.chunks > 1) {
         int64_t floats = p.groups * p.chunks * p.m * (a->value_width + 2);
-        p.partial = kvl_alloc((size_t)floats * sizeof(float));
+        p.partial = kvl_alloc_raw((size_t)floats * sizeof(float));
         if (!p.partial)
             return kvl_fail(err, KVL_ENOMEM, "attend: no memory for %lld partial sums",
                             (long long)floats);

@@ -54,7 +54,7 @@ size_t kvl_memory_limit(void) {
     return limit;
 }
 
-void *kvl_alloc(size_t bytes) {
+static void *allocate(size_t bytes, bool zeroed) {
     if (bytes == 0 || bytes > SIZE_MAX - 2 * HEADER) return NULL;
     if (atomic_load(&allocs_left) >= 0 && atomic_fetch_sub(&allocs_left, 1) <= 0) {
         atomic_store(&allocs_left, 0);
@@ -65,7 +65,7 @@ void *kvl_alloc(size_t bytes) {
         size_t limit = kvl_memory_limit(), live = atomic_load(&live_bytes);
         if (live > limit || bytes > limit - live) return NULL;
     }
-    char *memory = calloc(1, bytes + 2 * HEADER);
+    char *memory = zeroed ? calloc(1, bytes + 2 * HEADER) : malloc(bytes + 2 * HEADER);
     if (!memory) return NULL;
     char *payload = memory + 2 * HEADER - (uintptr_t)memory % HEADER;
     block_head *head = (block_head *)(payload - HEADER);
@@ -73,6 +73,14 @@ void *kvl_alloc(size_t bytes) {
     head->memory = memory;
     atomic_fetch_add(&live_bytes, bytes);
     return payload;
+}
+
+void *kvl_alloc(size_t bytes) {
+    return allocate(bytes, true);
+}
+
+void *kvl_alloc_raw(size_t bytes) {
+    return allocate(bytes, false);
 }
 
 void kvl_free(void *p) {

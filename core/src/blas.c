@@ -1,6 +1,7 @@
 /* blas.c - matrix products over OpenBLAS: cutting, guards, thin products. See blas.h. */
 #include "kvlab/blas.h"
 
+#include "kvlab/bench.h"
 #include "kvlab/parallel.h"
 
 #include <cblas.h>
@@ -24,9 +25,7 @@ void kvl_blas_single_thread(void) {
 }
 
 int kvl_blas_threads(void) {
-    /* The OpenMP build of OpenBLAS (2) sees that it is called from a parallel loop and stays on one
-     * thread. The pthread build (1) does not see it. */
-    return openblas_get_parallel() == 1 ? openblas_get_num_threads() : 1;
+    return openblas_get_parallel() ? openblas_get_num_threads() : 1; /* 0: built without threads */
 }
 
 const char *kvl_blas_core(void) {
@@ -156,6 +155,17 @@ kvl_status kvl_gemm_batched(float *c, int64_t ldc, int64_t c_step, kvl_mat a, kv
 kvl_status kvl_gemm(float *c, int64_t ldc, kvl_mat a, kvl_mat b, float alpha, float beta, int64_t m,
                     int64_t n, int64_t k, kvl_error *err) {
     return kvl_gemm_batched(c, ldc, 0, a, b, alpha, beta, 1, m, n, k, err);
+}
+
+kvl_status kvl_bench_sgemm(float *c, const float *a, const float *b, int64_t n, kvl_error *err) {
+    if (n < 1 || n > INT32_MAX)
+        return kvl_fail(err, KVL_EINVAL, "sgemm: matrices of %lld rows", (long long)n);
+    if (openblas_get_num_threads() != 1)
+        return kvl_fail(err, KVL_EINVAL, "sgemm: BLAS has %d threads, expected 1",
+                        openblas_get_num_threads());
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)n, (int)n, (int)n, 1.0f, a, (int)n,
+                b, (int)n, 0.0f, c, (int)n);
+    return KVL_OK;
 }
 
 void kvl_gemm_ref(double *c, int64_t ldc, kvl_mat a, kvl_mat b, double alpha, double beta,

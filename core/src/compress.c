@@ -1,12 +1,13 @@
 /* compress.c - softmax pooling, whole or streaming. See compress.h.
  *
  * The state of a sequence at position n. Full rows are (C, Z + B); an overlapping block needs only
- * the a halves of the block before it, so what leaves the ring of rows leaves its a half behind:
+ * the first halves of the block before it, so what leaves the ring of rows leaves its first half
+ * behind:
  *
  *         lo - m              lo                     n
- *   ...    |  a halves [m]     |  full rows [<= cap]  |
+ *   ...    | first halves [m]  |  full rows [<= cap]  |
  *
- *   cap = m - 1 + rollback. Row s lies in slot s mod cap, its a half in slot s mod m.
+ *   cap = m - 1 + rollback. Row s lies in slot s mod cap, its first half in slot s mod m.
  *   Invariant: lo <= (first token of the open block), so the open block is all there.
  */
 #include "kvlab/compress.h"
@@ -129,7 +130,7 @@ static pooled find_row(const job *j, int64_t b, int64_t s, int64_t from) {
         int64_t at = s % x->cap * x->row + from;
         return (pooled){x->c + at, x->z + at, NULL};
     }
-    int64_t at = s % x->comp.ratio * x->comp.width; /* from is 0: only a halves are that old */
+    int64_t at = s % x->comp.ratio * x->comp.width; /* from is 0: only first halves are that old */
     return (pooled){x->ac + at, x->az + at, NULL};
 }
 
@@ -248,7 +249,8 @@ static void keep_half(kvl_compress_state *x, int64_t s, const float *c, const fl
     memcpy(x->az + at, z, (size_t)w * sizeof *z);
 }
 
-/* Row n, with its bias added, goes into the ring; the oldest leaves it, except for its a half. */
+/* Row n, with its bias added, goes into the ring; the oldest leaves it, except for its first half.
+ */
 static void remember(kvl_compress_state *x, const pooled *row) {
     if (x->cap > 0) {
         if (x->n - x->lo == x->cap) {
@@ -350,7 +352,9 @@ size_t kvl_compress_rollback_bytes(const kvl_compress_state *x) {
 }
 
 size_t kvl_compress_state_bytes(const kvl_compress_state *x) {
-    return (size_t)state_floats(x) * sizeof(float) - kvl_compress_rollback_bytes(x);
+    int64_t m = x->comp.ratio, floats = 2 * (x->n % m) * x->row;
+    if (x->comp.overlap && x->n >= m) floats += 2 * m * x->comp.width;
+    return (size_t)floats * sizeof(float);
 }
 
 /* --- the definition --------------------------------------------------------------------------- */

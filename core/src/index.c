@@ -212,7 +212,7 @@ kvl_status kvl_index(const kvl_index_out *out, const kvl_index_args *a, kvl_erro
     x.key_floats = a->read || a->pool ? TILE_KEYS * a->width : 0;
     size_t unit_bytes = (size_t)(x.key_floats + x.sub * a->heads * (a->width + TILE_KEYS)) *
                         sizeof(float);
-    x.scores = kvl_alloc((size_t)(x.n > 0 ? per_span * x.n : 1) * sizeof(float));
+    x.scores = kvl_alloc_raw((size_t)(x.n > 0 ? per_span * x.n : 1) * sizeof(float));
     if (!x.scores)
         return kvl_fail(err, KVL_ENOMEM, "index: no memory for %lld x %lld scores",
                         (long long)per_span, (long long)x.n);

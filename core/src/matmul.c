@@ -133,7 +133,7 @@ kvl_status kvl_matmul(kvl_tensor **out, const kvl_tensor *a, const kvl_tensor *b
     if (status == KVL_OK) {
         shape[ndim] = x->shape[x->ndim - 2];
         shape[ndim + 1] = y->shape[y->ndim - 1];
-        status = kvl_tensor_new(&c, KVL_FLOAT32, ndim + 2, shape, err);
+        status = kvl_tensor_new_raw(&c, KVL_FLOAT32, ndim + 2, shape, err);
     }
     if (status == KVL_OK && kvl_tensor_numel(c) > 0) {
         bool shared = x->ndim > 2 && shape[ndim + 1] > 0; /* one b for all: one tall product */

@@ -225,6 +225,11 @@ uint32_t kvl_ue8m0_floor(float x) {
 static inline uint32_t int_encode(float x, float lo, float hi, float excess, kvl_ties ties) {
     const float magic = 0x1.8p23f;
     x = x == x ? x : 0.0f;
+    if (ties == KVL_TIES_UP && lo + excess == 0.0f) { /* codes from 0: floor is what a cast does */
+        float y = x + (excess + 0.5f), top = hi + excess;
+        y = y > 0.0f ? y : 0.0f;
+        return (uint32_t)(int32_t)(y < top ? y : top);
+    }
     x = x < lo - 2.0f ? lo - 2.0f : x;
     x = x > hi + 2.0f ? hi + 2.0f : x;
     float n;

@@ -176,6 +176,12 @@ static void lay_out(kvl_step *s, const kvl_field *field, kvl_record_info *info) 
     s->pad_at = s->data_at + s->blocks * s->block_bytes;
     s->scale_pad_at = split ? s->scales_at + s->blocks * s->scales_bytes : 0;
 
+    if (kvl_number_about(f->number)->bits == 4)
+        for (uint32_t byte = 0; byte < 256; byte++) {
+            s->pairs[byte][f->high_first] = kvl_number_decode(f->number, byte & 15);
+            s->pairs[byte][!f->high_first] = kvl_number_decode(f->number, byte >> 4);
+        }
+
     info->channels += f->channels;
     info->data_bytes = s->pad_at + f->pad;
     if (split) info->scale_bytes = s->scale_pad_at + f->scale_pad;

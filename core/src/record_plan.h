@@ -27,6 +27,7 @@ typedef struct kvl_step {
     float scale_max; /* scales saturate here, so that they are never inf */
     int32_t max_exponent;   /* floor(log2 max) */
     int32_t scale_exponent; /* floor(log2 scale_max) */
+    float pairs[256][2];    /* 4-bit numbers: the values of the first and second code of a byte */
 } kvl_step;
 
 struct kvl_record {

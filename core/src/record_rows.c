@@ -19,96 +19,193 @@ static inline int64_t min64(int64_t a, int64_t b) {
 /* --- loops over channels
  * -------------------------------------------------------------------------- */
 
-/* codes (2 * n) from bytes (n): first and second are the shifts of the two codes of a byte. */
-KVL_CLONES static void unpack_pairs(uint8_t *restrict codes, const uint8_t *restrict bytes,
-                                    int64_t n, int first, int second) {
+/* Runs loop(size) with the usual sizes as constants: short inner loops without a remainder.
+ * NOT_UNROLLED: gcc would unroll the short ones before it looks for vectors, and then vectorise
+ * across groups with more shuffles than work. */
+#define NOT_UNROLLED _Pragma("GCC unroll 1")
+#define WITH_CONSTANT(loop, size)                                                                  \
+    do {                                                                                           \
+        if ((size) == 8)                                                                           \
+            loop(8);                                                                               \
+        else if ((size) == 16)                                                                     \
+            loop(16);                                                                              \
+        else if ((size) == 32)                                                                     \
+            loop(32);                                                                              \
+        else if ((size) == 64)                                                                     \
+            loop(64);                                                                              \
+        else if ((size) == 128)                                                                    \
+            loop(128);                                                                             \
+        else                                                                                       \
+            loop(size);                                                                            \
+    } while (0)
+
+/* bytes (n) from codes (2 * n); first and second are the shifts of the two codes of a byte. */
+KVL_CLONES static void pack_pairs(uint8_t *restrict bytes, const uint8_t *restrict codes, int64_t n,
+                                  int first, int second) {
     for (int64_t i = 0; i < n; i++) {
-        codes[2 * i] = bytes[i] >> first & 15;
-        codes[2 * i + 1] = bytes[i] >> second & 15;
+        uint16_t pair;
+        memcpy(&pair, codes + 2 * i, sizeof pair);
+        bytes[i] = (uint8_t)(pair << first | pair >> 8 << second);
     }
 }
 
-KVL_CLONES static void pack_pairs(uint8_t *restrict bytes, const uint8_t *restrict codes, int64_t n,
-                                  int first, int second) {
-    for (int64_t i = 0; i < n; i++)
-        bytes[i] = (uint8_t)(codes[2 * i] << first | codes[2 * i + 1] << second);
-}
-
-/* The same with the second codes in a half of their own; groups of 2 * half codes. */
-KVL_CLONES static void unpack_halves(uint8_t *restrict codes, const uint8_t *restrict bytes,
-                                     int64_t groups, int64_t half, int first, int second) {
-    for (int64_t g = 0; g < groups; g++)
-        for (int64_t i = 0; i < half; i++) {
-            codes[2 * g * half + i] = bytes[g * half + i] >> first & 15;
-            codes[(2 * g + 1) * half + i] = bytes[g * half + i] >> second & 15;
+/* The same with the second codes in a half of their own; groups of 2 * half codes. Codes have 4
+ * bits, so that eight of them are shifted at once. */
+static void pack_halves(uint8_t *restrict bytes, const uint8_t *restrict codes, int64_t groups,
+                        int64_t half, int first, int second) {
+    for (int64_t g = 0; g < groups; g++, bytes += half, codes += 2 * half) {
+        int64_t i = 0;
+        for (uint64_t a, b; i + 8 <= half; i += 8) {
+            memcpy(&a, codes + i, sizeof a);
+            memcpy(&b, codes + half + i, sizeof b);
+            a = a << first | b << second;
+            memcpy(bytes + i, &a, sizeof a);
         }
+        for (; i < half; i++)
+            bytes[i] = (uint8_t)(codes[i] << first | codes[half + i] << second);
+    }
 }
 
-KVL_CLONES static void pack_halves(uint8_t *restrict bytes, const uint8_t *restrict codes,
-                                   int64_t groups, int64_t half, int first, int second) {
-    for (int64_t g = 0; g < groups; g++)
-        for (int64_t i = 0; i < half; i++)
-            bytes[g * half + i] = (uint8_t)(codes[2 * g * half + i] << first |
-                                            codes[(2 * g + 1) * half + i] << second);
+/* x (2 * n) from bytes (n) by the table of a step: both values of a byte at once. */
+static void decode_pairs(float *restrict x, const uint8_t *restrict bytes, int64_t n,
+                         const float (*restrict pairs)[2]) {
+    for (int64_t i = 0; i < n; i++)
+        memcpy(x + 2 * i, pairs[bytes[i]], sizeof pairs[0]);
+}
+
+/* Four bytes at a time: their pairs are two vectors of 4 floats, which two shuffles take apart. */
+typedef float float4 __attribute__((vector_size(16)));
+
+static inline float4 two_pairs(const float first[2], const float second[2]) {
+    return (float4){first[0], first[1], second[0], second[1]};
+}
+
+static void decode_halves(float *restrict x, const uint8_t *restrict bytes, int64_t groups,
+                          int64_t half, const float (*restrict pairs)[2]) {
+    for (int64_t g = 0; g < groups; g++, bytes += half, x += 2 * half) {
+        int64_t i = 0;
+#ifdef KVL_SHUFFLE
+        for (; i + 4 <= half; i += 4) {
+            const uint8_t *b = bytes + i;
+            float4 low = two_pairs(pairs[b[0]], pairs[b[1]]);
+            float4 high = two_pairs(pairs[b[2]], pairs[b[3]]);
+            float4 first = KVL_SHUFFLE(low, high, 0, 2, 4, 6);
+            float4 second = KVL_SHUFFLE(low, high, 1, 3, 5, 7);
+            memcpy(x + i, &first, sizeof first);
+            memcpy(x + half + i, &second, sizeof second);
+        }
+#endif
+        for (; i < half; i++) {
+            x[i] = pairs[bytes[i]][0];
+            x[half + i] = pairs[bytes[i]][1];
+        }
+    }
 }
 
 /* x (groups, group) *= scales (groups) */
 KVL_CLONES static void scale_groups(float *restrict x, const float *restrict scales, int64_t groups,
                                     int64_t group) {
-    for (int64_t g = 0; g < groups; g++)
-        for (int64_t i = 0; i < group; i++)
-            x[g * group + i] *= scales[g];
+#define LOOP(size)                                                                                 \
+    for (int64_t g = 0; g < groups; g++)                                                           \
+    NOT_UNROLLED for (int64_t i = 0; i < (size); i++) x[g * (size) + i] *= scales[g]
+    WITH_CONSTANT(LOOP, group);
+#undef LOOP
 }
 
 /* x (groups, group) = x * scales (groups, 0) + scales (groups, 1) */
 KVL_CLONES static void scale_shift_groups(float *restrict x, const float *restrict scales,
                                           int64_t groups, int64_t group) {
-    for (int64_t g = 0; g < groups; g++)
-        for (int64_t i = 0; i < group; i++)
-            x[g * group + i] = x[g * group + i] * scales[2 * g] + scales[2 * g + 1];
+#define LOOP(size)                                                                                 \
+    for (int64_t g = 0; g < groups; g++)                                                           \
+    NOT_UNROLLED for (int64_t i = 0; i < (size); i++)                                              \
+        x[g * (size) + i] = x[g * (size) + i] * scales[2 * g] + scales[2 * g + 1]
+    WITH_CONSTANT(LOOP, group);
+#undef LOOP
 }
 
-/* amax (groups): the largest finite |x| of each group, by the order of the bits; 0 when there is
- * none. */
+/* |x| by the order of the bits, 0 when it is not finite. */
+static inline int32_t finite_magnitude(float x) {
+    int32_t a = (int32_t)(kvl_bits(x) & 0x7fffffffu);
+    return a < (int32_t)INF_BITS ? a : 0;
+}
+
+static inline float finite_max(const float *x, int64_t n) {
+    int32_t best = 0;
+    NOT_UNROLLED
+    for (int64_t i = 0; i < n; i++) {
+        int32_t a = finite_magnitude(x[i]);
+        best = a > best ? a : best;
+    }
+    return kvl_from_bits((uint32_t)best);
+}
+
+/* amax (groups): the largest finite |x| of each group; 0 when there is none. */
 KVL_CLONES static void finite_amax(float *restrict amax, const float *restrict x, int64_t groups,
                                    int64_t group) {
-    for (int64_t g = 0; g < groups; g++) {
-        int32_t best = 0;
-        for (int64_t i = 0; i < group; i++) {
-            int32_t a = (int32_t)(kvl_bits(x[g * group + i]) & 0x7fffffffu);
-            a = a < (int32_t)INF_BITS ? a : 0;
-            best = a > best ? a : best;
-        }
-        amax[g] = kvl_from_bits((uint32_t)best);
+#define LOOP(size)                                                                                 \
+    for (int64_t g = 0; g < groups; g++)                                                           \
+    amax[g] = finite_max(x + g * (size), (size))
+    WITH_CONSTANT(LOOP, group);
+#undef LOOP
+}
+
+/* The first place of a finite |x| that is amax; n when there is none. */
+static inline int32_t first_of(const float *x, int64_t n, float amax) {
+    int32_t want = (int32_t)kvl_bits(amax), first = (int32_t)n;
+    NOT_UNROLLED
+    for (int32_t i = 0; i < (int32_t)n; i++) {
+        int32_t place = finite_magnitude(x[i]) == want ? i : (int32_t)n;
+        first = place < first ? place : first;
     }
+    return first;
 }
 
-/* The finite value of largest magnitude with its sign, the first of several (ggml q4_0). */
-static float finite_extreme(const float *x, int64_t n) {
-    float amax;
-    finite_amax(&amax, x, 1, n);
-    for (int64_t i = 0; i < n && amax > 0; i++)
-        if (x[i] == amax || x[i] == -amax) return x[i];
-    return 0;
+/* extreme (groups): the finite value of largest magnitude with its sign, the first of several (ggml
+ * q4_0); 0 when there is none. */
+KVL_CLONES static void finite_extreme(float *restrict extreme, const float *restrict x,
+                                      int64_t groups, int64_t group) {
+    finite_amax(extreme, x, groups, group);
+#define LOOP(size)                                                                                 \
+    for (int64_t g = 0; g < groups; g++)                                                           \
+    extreme[g] = extreme[g] > 0 ? x[g * (size) + first_of(x + g * (size), (size), extreme[g])] : 0
+    WITH_CONSTANT(LOOP, group);
+#undef LOOP
 }
 
-/* The smallest and largest finite value; 0 and 0 when there is none. */
-KVL_CLONES static void finite_range(float *lo, float *hi, const float *x, int64_t n) {
-    float low = FLT_MAX, high = -FLT_MAX;
+/* Bits of floats in the order of the numbers, -0 before 0; the same function goes back. */
+static inline int32_t ordered(int32_t bits) {
+    return bits ^ (bits >> 31 & 0x7fffffff);
+}
+
+static inline void range_of(float *lo, float *hi, const float *x, int64_t n) {
+    int32_t low = INT32_MAX, high = INT32_MIN;
+    NOT_UNROLLED
     for (int64_t i = 0; i < n; i++) {
-        bool finite = (kvl_bits(x[i]) & 0x7fffffffu) < INF_BITS;
-        float l = finite ? x[i] : FLT_MAX, h = finite ? x[i] : -FLT_MAX;
+        int32_t bits = (int32_t)kvl_bits(x[i]), key = ordered(bits), a = bits & 0x7fffffff;
+        int32_t finite = (a - (int32_t)INF_BITS) >> 31; /* a mask: a condition becomes a jump */
+        int32_t l = (key & finite) | (INT32_MAX & ~finite);
+        int32_t h = (key & finite) | (INT32_MIN & ~finite);
         low = l < low ? l : low;
         high = h > high ? h : high;
     }
-    *lo = low <= high ? low : 0;
-    *hi = low <= high ? high : 0;
-    /* Of +0 and -0 the first one, whatever the order in which lanes were compared. */
-    for (int64_t i = 0; i < n && *lo == 0; i++)
+    *lo = low <= high ? kvl_from_bits((uint32_t)ordered(low)) : 0;
+    *hi = low <= high ? kvl_from_bits((uint32_t)ordered(high)) : 0;
+    for (int64_t i = 0; i < n && *lo == 0; i++) /* of +0 and -0 the first one */
         if (x[i] == 0) {
             *lo = x[i];
             break;
         }
+}
+
+/* lo, hi (groups): the smallest and largest finite value of each group; 0 and 0 when there is none.
+ */
+KVL_CLONES static void finite_ranges(float *restrict lo, float *restrict hi,
+                                     const float *restrict x, int64_t groups, int64_t group) {
+#define LOOP(size)                                                                                 \
+    for (int64_t g = 0; g < groups; g++)                                                           \
+    range_of(&lo[g], &hi[g], x + g * (size), (size))
+    WITH_CONSTANT(LOOP, group);
+#undef LOOP
 }
 
 /* How the elements of the groups of a tile become quotients: (x - minus) * by or (x - minus) / by.
@@ -121,17 +218,23 @@ typedef struct quotients {
 KVL_CLONES static void multiply_groups(float *restrict q, const float *restrict x,
                                        const float *restrict by, const float *restrict minus,
                                        int64_t groups, int64_t group) {
-    for (int64_t g = 0; g < groups; g++)
-        for (int64_t i = 0; i < group; i++)
-            q[g * group + i] = (x[g * group + i] - minus[g]) * by[g];
+#define LOOP(size)                                                                                 \
+    for (int64_t g = 0; g < groups; g++)                                                           \
+    NOT_UNROLLED for (int64_t i = 0; i < (size); i++)                                              \
+        q[g * (size) + i] = (x[g * (size) + i] - minus[g]) * by[g]
+    WITH_CONSTANT(LOOP, group);
+#undef LOOP
 }
 
 KVL_CLONES static void divide_groups(float *restrict q, const float *restrict x,
                                      const float *restrict by, const float *restrict minus,
                                      int64_t groups, int64_t group) {
-    for (int64_t g = 0; g < groups; g++)
-        for (int64_t i = 0; i < group; i++)
-            q[g * group + i] = (x[g * group + i] - minus[g]) / by[g];
+#define LOOP(size)                                                                                 \
+    for (int64_t g = 0; g < groups; g++)                                                           \
+    NOT_UNROLLED for (int64_t i = 0; i < (size); i++)                                              \
+        q[g * (size) + i] = (x[g * (size) + i] - minus[g]) / by[g]
+    WITH_CONSTANT(LOOP, group);
+#undef LOOP
 }
 
 /* A scale of 0: zeroes, while NaN and inf still follow the rule of their number. */
@@ -159,18 +262,24 @@ static int32_t floor_log2(float a) {
     return 31 - __builtin_clz(u) - 149;
 }
 
-/* 2^k with k kept inside the scale number's and UE8M0's range. */
-static float power_of_two(const kvl_step *s, int32_t k) {
-    if (k > s->scale_exponent) k = s->scale_exponent;
-    return kvl_number_decode(KVL_UE8M0, k < -127 ? 0 : (uint32_t)(k + 127));
+/* ceil(log2 a) of a float that is not negative, -127 when it is less: kvl_ue8m0_up, inline. */
+static inline int32_t ceil_log2(float a) {
+    uint32_t u = kvl_bits(a), exponent = u >> 23, mantissa = u & 0x7fffffu;
+    return (int32_t)(exponent + (mantissa > (exponent ? 0u : 0x400000u))) - 127;
+}
+
+/* 2^k, k >= -127. */
+static inline float power_of_two(int32_t k) {
+    uint32_t u = (uint32_t)(k + 127) << 23;
+    return kvl_from_bits(u ? u : 0x400000u);
 }
 
 /* Writes n scales. One never overflows to inf: 0 * inf would turn small elements into NaN. */
 static void put_scales(const kvl_step *s, uint8_t *codes, const float *scale, int64_t n) {
-    float kept[KVL_TILE_AIM];
+    float kept[2 * KVL_TILE_AIM], max = s->scale_max;
     for (int64_t i = 0; i < n; i++) {
-        float value = scale[i] < s->scale_max ? scale[i] : s->scale_max;
-        kept[i] = value > -s->scale_max ? value : -s->scale_max;
+        float value = scale[i] < max ? scale[i] : max;
+        kept[i] = value > -max ? value : -max;
     }
     kvl_number_encode_row(s->field.scale.number, codes, kept, n, s->field.scale.ties);
 }
@@ -178,33 +287,40 @@ static void put_scales(const kvl_step *s, uint8_t *codes, const float *scale, in
 /* Scale and minimum lie side by side, group by group. */
 static void encode_ranges(const kvl_step *s, quotients *q, uint8_t *codes, const float *x,
                           int64_t groups) {
-    int64_t group = s->field.scale.group;
+    float high[KVL_TILE_AIM], pairs[2 * KVL_TILE_AIM];
+    finite_ranges(q->minus, high, x, groups, s->field.scale.group);
     for (int64_t g = 0; g < groups; g++) {
-        float high, pair[2];
-        finite_range(&q->minus[g], &high, x + g * group, group);
-        q->scale[g] = pair[0] = (high - q->minus[g]) / s->max;
-        pair[1] = q->minus[g];
-        put_scales(s, codes + g * 2 * s->scale_bytes, pair, 2);
+        q->scale[g] = pairs[2 * g] = (high[g] - q->minus[g]) / s->max;
+        pairs[2 * g + 1] = q->minus[g];
     }
+    put_scales(s, codes, pairs, 2 * groups);
 }
 
 /* scale (groups) = by the rules that start from amax, before storing. */
 static void scales_from_amax(const kvl_step *s, float *scale, const float *x, int64_t groups) {
     const kvl_scale *rule = &s->field.scale;
+    float floor_amax = rule->floor_amax, floor_scale = rule->floor_scale, max = s->max;
+    int32_t highest = s->scale_exponent, lowest = floor_scale > 0 ? ceil_log2(floor_scale) : -127;
     finite_amax(scale, x, groups, rule->group);
-    int32_t lowest = -127; /* of the exponents */
-    if (rule->floor_scale > 0) lowest = (int32_t)kvl_ue8m0_up(rule->floor_scale) - 127;
-    for (int64_t g = 0; g < groups; g++) {
-        float amax = scale[g] > rule->floor_amax ? scale[g] : rule->floor_amax;
-        float ratio = amax / s->max;
-        scale[g] = ratio > rule->floor_scale ? ratio : rule->floor_scale;
-        if (rule->rule == KVL_RULE_POW2_UP) {
-            scale[g] = power_of_two(s, (int32_t)kvl_ue8m0_up(scale[g]) - 127);
-        } else if (rule->rule == KVL_RULE_OCP_FLOOR) {
-            int32_t k = amax > 0 ? floor_log2(amax) - s->max_exponent : -127;
-            scale[g] = power_of_two(s, k > lowest ? k : lowest);
+    for (int64_t g = 0; g < groups; g++)
+        scale[g] = scale[g] > floor_amax ? scale[g] : floor_amax;
+    if (rule->rule == KVL_RULE_OCP_FLOOR) {
+        for (int64_t g = 0; g < groups; g++) {
+            int32_t k = scale[g] > 0 ? floor_log2(scale[g]) - s->max_exponent : -127;
+            k = k > lowest ? k : lowest;
+            scale[g] = power_of_two(k < highest ? k : highest);
         }
+        return;
     }
+    for (int64_t g = 0; g < groups; g++) {
+        float ratio = scale[g] / max;
+        scale[g] = ratio > floor_scale ? ratio : floor_scale;
+    }
+    if (rule->rule == KVL_RULE_POW2_UP)
+        for (int64_t g = 0; g < groups; g++) {
+            int32_t k = ceil_log2(scale[g]);
+            scale[g] = power_of_two(k < highest ? k : highest);
+        }
 }
 
 /* Stores the scales of x (groups, group) and prepares its quotients. */
@@ -216,11 +332,13 @@ static void encode_scales(const kvl_step *s, quotients *q, uint8_t *codes, const
     if (rule->rule == KVL_RULE_RANGE) {
         encode_ranges(s, q, codes, x, groups);
     } else {
-        if (rule->rule == KVL_RULE_SIGNED)
+        if (rule->rule == KVL_RULE_SIGNED) {
+            finite_extreme(q->scale, x, groups, rule->group);
             for (int64_t g = 0; g < groups; g++)
-                q->scale[g] = finite_extreme(x + g * rule->group, rule->group) / s->max;
-        else
+                q->scale[g] /= s->max;
+        } else {
             scales_from_amax(s, q->scale, x, groups);
+        }
         put_scales(s, codes, q->scale, groups);
         if (powers || rule->rule == KVL_RULE_NEAREST)
             kvl_number_decode_row(rule->number, q->scale, codes, groups);
@@ -252,15 +370,6 @@ static void pack(const kvl_field *f, uint8_t *bytes, const uint8_t *codes, int64
         pack_pairs(bytes, codes, n / 2, first, second);
 }
 
-static void unpack(const kvl_field *f, uint8_t *codes, const uint8_t *bytes, int64_t n) {
-    int first = f->high_first ? 4 : 0, second = 4 - first;
-    int64_t group = f->scaled ? f->scale.group : f->block;
-    if (f->order == KVL_ORDER_HALVES)
-        unpack_halves(codes, bytes, n / group, group / 2, first, second);
-    else
-        unpack_pairs(codes, bytes, n / 2, first, second);
-}
-
 static void encode_run(const kvl_step *s, uint8_t *elements, uint8_t *scales, const float *x,
                        int64_t channels) {
     const kvl_field *f = &s->field;
@@ -287,21 +396,21 @@ static void encode_run(const kvl_step *s, uint8_t *elements, uint8_t *scales, co
     }
 }
 
-static void decode_run(const kvl_step *s, float *x, const uint8_t *elements, const uint8_t *scales,
-                       int64_t channels) {
+/* x (channels) = the values of elements, before scaling. */
+static void decode_elements(const kvl_step *s, float *x, const uint8_t *elements,
+                            int64_t channels) {
     const kvl_field *f = &s->field;
-    if (kvl_number_about(f->number)->bits == 4) {
-        uint8_t codes[KVL_TILE];
-        for (int64_t at = 0; at < channels; at += s->tile) {
-            int64_t n = min64(s->tile, channels - at);
-            unpack(f, codes, elements + at / 2, n);
-            kvl_number_decode_row(f->number, x + at, codes, n);
-        }
-    } else {
+    int64_t group = f->scaled ? f->scale.group : f->block;
+    if (kvl_number_about(f->number)->bits != 4)
         kvl_number_decode_row(f->number, x, elements, channels);
-    }
-    if (!f->scaled) return;
+    else if (f->order == KVL_ORDER_HALVES)
+        decode_halves(x, elements, channels / group, group / 2, s->pairs);
+    else
+        decode_pairs(x, elements, channels / 2, s->pairs);
+}
 
+static void apply_scales(const kvl_step *s, float *x, const uint8_t *scales, int64_t channels) {
+    const kvl_field *f = &s->field;
     enum { GROUPS = 64 };
     float values[2 * GROUPS];
     int64_t group = f->scale.group, groups = channels / group;
@@ -317,6 +426,12 @@ static void decode_run(const kvl_step *s, float *x, const uint8_t *elements, con
     }
 }
 
+static void decode_run(const kvl_step *s, float *x, const uint8_t *elements, const uint8_t *scales,
+                       int64_t channels) {
+    decode_elements(s, x, elements, channels);
+    if (s->field.scaled) apply_scales(s, x, scales, channels);
+}
+
 /* --- fields
  * --------------------------------------------------------------------------------------- */
 
@@ -326,55 +441,66 @@ typedef struct staging {
     uint8_t elements[KVL_TILE_AIM * 4], scales[KVL_TILE_AIM * 8];
 } staging;
 
-static void encode_field(const kvl_step *s, uint8_t *data, uint8_t *scale, const float *x) {
+/* memcpy of a few bytes; with a constant size it needs no call. */
+static inline void copy_few(uint8_t *to, const uint8_t *from, int64_t n) {
+    switch (n) {
+    case 1: *to = *from; break;
+    case 2: memcpy(to, from, 2); break;
+    case 4: memcpy(to, from, 4); break;
+    case 16: memcpy(to, from, 16); break;
+    case 32: memcpy(to, from, 32); break;
+    default: memcpy(to, from, (size_t)n);
+    }
+}
+
+/* The field in `rows` entries whose rows touch: more than one only where one run can hold them. */
+static void encode_field(const kvl_step *s, uint8_t *data, uint8_t *scale, const float *x,
+                         int64_t rows) {
     const kvl_field *f = &s->field;
-    int64_t element_bytes = kvl_packed_bytes(f->number, f->block);
+    int64_t element_bytes = kvl_packed_bytes(f->number, f->block), blocks = s->blocks * rows;
     data += s->data_at;
     if (s->split || !f->scaled) { /* blocks touch, so they are one run */
-        encode_run(s, data, f->scaled ? scale + s->scales_at : NULL, x, f->channels);
+        encode_run(s, data, f->scaled ? scale + s->scales_at : NULL, x, f->channels * rows);
         return;
     }
     if (f->block > KVL_TILE_AIM) {
-        for (int64_t b = 0; b < s->blocks; b++, data += s->block_bytes)
+        for (int64_t b = 0; b < blocks; b++, data += s->block_bytes)
             encode_run(s, data + s->elements_at, data + s->scales_at, x + b * f->block, f->block);
         return;
     }
     staging stage;
     int64_t at_once = KVL_TILE_AIM / f->block;
-    for (int64_t b = 0; b < s->blocks; b += at_once) {
-        int64_t n = min64(at_once, s->blocks - b);
+    for (int64_t b = 0; b < blocks; b += at_once) {
+        int64_t n = min64(at_once, blocks - b);
         encode_run(s, stage.elements, stage.scales, x + b * f->block, n * f->block);
         for (int64_t i = 0; i < n; i++, data += s->block_bytes) {
-            memcpy(data + s->elements_at, stage.elements + i * element_bytes,
-                   (size_t)element_bytes);
-            memcpy(data + s->scales_at, stage.scales + i * s->scales_bytes,
-                   (size_t)s->scales_bytes);
+            copy_few(data + s->elements_at, stage.elements + i * element_bytes, element_bytes);
+            copy_few(data + s->scales_at, stage.scales + i * s->scales_bytes, s->scales_bytes);
         }
     }
 }
 
-static void decode_field(const kvl_step *s, float *x, const uint8_t *data, const uint8_t *scale) {
+static void decode_field(const kvl_step *s, float *x, const uint8_t *data, const uint8_t *scale,
+                         int64_t rows) {
     const kvl_field *f = &s->field;
-    int64_t element_bytes = kvl_packed_bytes(f->number, f->block);
+    int64_t element_bytes = kvl_packed_bytes(f->number, f->block), blocks = s->blocks * rows;
     data += s->data_at;
     if (s->split || !f->scaled) {
-        decode_run(s, x, data, f->scaled ? scale + s->scales_at : NULL, f->channels);
+        decode_run(s, x, data, f->scaled ? scale + s->scales_at : NULL, f->channels * rows);
         return;
     }
     if (f->block > KVL_TILE_AIM) {
-        for (int64_t b = 0; b < s->blocks; b++, data += s->block_bytes)
+        for (int64_t b = 0; b < blocks; b++, data += s->block_bytes)
             decode_run(s, x + b * f->block, data + s->elements_at, data + s->scales_at, f->block);
         return;
     }
     staging stage;
     int64_t at_once = KVL_TILE_AIM / f->block;
-    for (int64_t b = 0; b < s->blocks; b += at_once) {
-        int64_t n = min64(at_once, s->blocks - b);
+    for (int64_t b = 0; b < blocks; b += at_once) {
+        int64_t n = min64(at_once, blocks - b);
         for (int64_t i = 0; i < n; i++, data += s->block_bytes) {
-            memcpy(stage.elements + i * element_bytes, data + s->elements_at,
-                   (size_t)element_bytes);
-            memcpy(stage.scales + i * s->scales_bytes, data + s->scales_at,
-                   (size_t)s->scales_bytes);
+            copy_few(stage.elements + i * element_bytes, data + s->elements_at, element_bytes);
+            copy_few(stage.scales + i * s->scales_bytes, data + s->scales_at, s->scales_bytes);
         }
         decode_run(s, x + b * f->block, stage.elements, stage.scales, n * f->block);
     }
@@ -386,7 +512,7 @@ static void decode_field(const kvl_step *s, float *x, const uint8_t *data, const
 void kvl_record_encode(const kvl_record *rec, uint8_t *data, uint8_t *scale, const float *x) {
     for (int64_t i = 0; i < rec->n_steps; i++) {
         const kvl_step *s = &rec->steps[i];
-        encode_field(s, data, scale, x + s->first);
+        encode_field(s, data, scale, x + s->first, 1);
         if (s->field.pad) memset(data + s->pad_at, 0, (size_t)s->field.pad);
         if (s->field.scale_pad) memset(scale + s->scale_pad_at, 0, (size_t)s->field.scale_pad);
     }
@@ -395,20 +521,48 @@ void kvl_record_encode(const kvl_record *rec, uint8_t *data, uint8_t *scale, con
 void kvl_record_decode(const kvl_record *rec, float *x, const uint8_t *data, const uint8_t *scale) {
     for (int64_t i = 0; i < rec->n_steps; i++) {
         const kvl_step *s = &rec->steps[i];
-        decode_field(s, x + s->first, data, scale);
+        decode_field(s, x + s->first, data, scale, 1);
     }
+}
+
+/* How many entries one run may hold: of a record with one field and nothing between its rows, what
+ * fills a tile of ROWS_AIM floats. */
+enum { ROWS_AIM = 2048 };
+
+static int64_t rows_at_once(const kvl_record *rec, int64_t x_stride) {
+    const kvl_field *f = &rec->steps[0].field;
+    bool touch = rec->n_steps == 1 && !f->pad && !f->scale_pad && x_stride == f->channels;
+    return touch && f->channels < ROWS_AIM ? ROWS_AIM / f->channels : 1;
 }
 
 void kvl_record_encode_slots(const kvl_record *rec, uint8_t *page, int64_t first_slot,
                              const float *x, int64_t x_stride, int64_t n) {
-    for (int64_t i = 0; i < n; i++)
-        kvl_record_encode(rec, page + kvl_record_data_offset(rec, first_slot + i),
-                          page + kvl_record_scale_offset(rec, first_slot + i), x + i * x_stride);
+    uint8_t *data = page + kvl_record_data_offset(rec, first_slot);
+    uint8_t *scale = page + kvl_record_scale_offset(rec, first_slot);
+    for (int64_t i = 0, rows, at_once = rows_at_once(rec, x_stride); i < n; i += rows) {
+        rows = min64(at_once, n - i);
+        if (rows == 1)
+            kvl_record_encode(rec, data, scale, x);
+        else
+            encode_field(&rec->steps[0], data, scale, x, rows);
+        data += rows * rec->info.data_bytes;
+        scale += rows * rec->info.scale_bytes;
+        x += rows * x_stride;
+    }
 }
 
 void kvl_record_decode_slots(const kvl_record *rec, float *x, int64_t x_stride, const uint8_t *page,
                              int64_t first_slot, int64_t n) {
-    for (int64_t i = 0; i < n; i++)
-        kvl_record_decode(rec, x + i * x_stride, page + kvl_record_data_offset(rec, first_slot + i),
-                          page + kvl_record_scale_offset(rec, first_slot + i));
+    const uint8_t *data = page + kvl_record_data_offset(rec, first_slot);
+    const uint8_t *scale = page + kvl_record_scale_offset(rec, first_slot);
+    for (int64_t i = 0, rows, at_once = rows_at_once(rec, x_stride); i < n; i += rows) {
+        rows = min64(at_once, n - i);
+        if (rows == 1)
+            kvl_record_decode(rec, x, data, scale);
+        else
+            decode_field(&rec->steps[0], x, data, scale, rows);
+        data += rows * rec->info.data_bytes;
+        scale += rows * rec->info.scale_bytes;
+        x += rows * x_stride;
+    }
 }

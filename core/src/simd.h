@@ -4,7 +4,8 @@
  * dynamic linker picks one when the program starts. The loops are plain C that the compiler
  * vectorises: no intrinsics, the same bits on every CPU (the build never contracts a * b + c).
  * Where there is no run-time dispatch (other CPUs, other C libraries) the macro is empty and the
- * loop still vectorises for the base machine.
+ * loop still vectorises for the base machine. KVL_SHUFFLE, where there is one, rearranges vectors
+ * of 16 bytes, which every machine has.
  */
 #ifndef kvlab_simd_h
 #define kvlab_simd_h
@@ -19,6 +20,12 @@
 #endif
 #ifndef KVL_CLONES
 #define KVL_CLONES
+#endif
+
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define KVL_SHUFFLE __builtin_shufflevector
+#endif
 #endif
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__

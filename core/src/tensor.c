@@ -67,14 +67,14 @@ static kvl_status layout_init(kvl_tensor *t, int64_t *bytes, kvl_dtype dtype, in
     return KVL_OK;
 }
 
-kvl_status kvl_tensor_new(kvl_tensor **out, kvl_dtype dtype, int ndim, const int64_t *shape,
-                          kvl_error *err) {
+static kvl_status make(kvl_tensor **out, kvl_dtype dtype, int ndim, const int64_t *shape,
+                       void *(*alloc)(size_t), kvl_error *err) {
     kvl_tensor head;
     int64_t bytes;
     *out = NULL;
     kvl_status status = layout_init(&head, &bytes, dtype, ndim, shape, err);
     if (status != KVL_OK) return status;
-    kvl_storage *storage = kvl_alloc(STORAGE_HEAD + (size_t)bytes);
+    kvl_storage *storage = alloc(STORAGE_HEAD + (size_t)bytes);
     kvl_tensor *t = storage ? kvl_alloc(sizeof *t) : NULL;
     if (!t) {
         kvl_free(storage);
@@ -86,6 +86,16 @@ kvl_status kvl_tensor_new(kvl_tensor **out, kvl_dtype dtype, int ndim, const int
     t->storage = storage;
     *out = t;
     return KVL_OK;
+}
+
+kvl_status kvl_tensor_new(kvl_tensor **out, kvl_dtype dtype, int ndim, const int64_t *shape,
+                          kvl_error *err) {
+    return make(out, dtype, ndim, shape, kvl_alloc, err);
+}
+
+kvl_status kvl_tensor_new_raw(kvl_tensor **out, kvl_dtype dtype, int ndim, const int64_t *shape,
+                              kvl_error *err) {
+    return make(out, dtype, ndim, shape, kvl_alloc_raw, err);
 }
 
 kvl_status kvl_tensor_from(kvl_tensor **out, kvl_dtype dtype, int ndim, const int64_t *shape,

@@ -1,12 +1,22 @@
--- The main job: the article's five models, counted from their layouts and records, beside what the article says.
---   scripts/kvlab run experiments/generations/run.lua
--- What is typed in here is only what the article prints; every computed figure comes from kv.count.
+-- The main job: the article's five models, counted from their layouts and records, beside what the article says, and
+-- measured: real caches are filled, read by one decode step, and have to agree with the count to the byte.
+--   scripts/kvlab run experiments/generations/run.lua [--full]
+-- What is typed in here is only what the article prints; every computed figure comes from kv.count, every measured one
+-- from kv.measure. --full measures at the article's 131,072 tokens, which takes minutes and 10 GB of memory.
 local kv = require 'kvlab'
 local count = require 'kvlab.count'
 local exact = require 'kvlab.exact'
 local format = require 'kvlab.format'
+local measure = require 'kvlab.measure'
 
 local N = 131072
+
+local argument = ...
+if argument ~= nil and argument ~= '--full' or select('#', ...) > 1 then
+  error('generations: expected nothing or --full', 0)
+end
+local measured_context = argument == '--full' and N or 4096
+local MHA_CONTEXT = 64 -- 4 MB a token
 
 -- The article's figures, as printed. Reads are of one generated token at N tokens.
 local MODELS = {
@@ -181,6 +191,36 @@ show({
     { records = { main = 'mla-bf16', index = 'index-fp8' } }).store.bytes_per_token), 'article: 78,324' },
 }, { 'l', 'r', 'l' })
 
+-- --- measured -----------------------------------------------------------------------------------------
+heading(('Measured: caches filled with %s tokens (MHA %s) and read by one decode step'):format(
+  format.number(measured_context), format.number(MHA_CONTEXT)))
+rows = { { 'model', 'stored', 'KV read', 'search keys', '', 'fill', 'step', 'bytes read', 'seconds' } }
+local all_equal, refusals = true, {}
+local reference -- V2, at the same context as the models after it
+for _, m in ipairs(MODELS) do
+  local context = m == mha and MHA_CONTEXT or measured_context
+  local layout = kv.preset(m.preset)
+  local refusal = measure.refusal(kv.count(layout, { context = context }))
+  if refusal then
+    refusals[#refusals + 1] = refusal
+  else
+    local r = kv.measure(layout, { context = context })
+    all_equal = all_equal and r.equal
+    local read, seconds = r.measured.kv_bytes + r.measured.index_bytes, r.seconds
+    if m == v2 then reference = { read = read, step = seconds.step } end
+    local compared = reference and m ~= v2
+    rows[#rows + 1] = { m.short, format.number(r.measured.store_bytes), format.number(r.measured.kv_bytes),
+      format.number(r.measured.index_bytes), r.equal and 'as counted' or 'DIFFERENT', ('%.2f s'):format(seconds.fill),
+      ('%.3f s'):format(seconds.step), compared and ('V2 / %.3g'):format(reference.read / read) or '-',
+      compared and ('V2 / %.3g'):format(reference.step / seconds.step) or '-' }
+  end
+end
+show(rows)
+refusals[#refusals + 1] = measure.refusal(mha.deployed)
+for _, refusal in ipairs(refusals) do print('Not measured: ' .. refusal .. '.') end
+if measured_context < N then print(('--full measures at %s tokens.'):format(format.number(N))) end
+
 heading('Where the article and the exact number differ')
 for _, line in ipairs(differences) do print('- ' .. line) end
 print('Everything else above agrees to every printed digit.')
+return all_equal and 0 or 1

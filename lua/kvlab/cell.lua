@@ -37,16 +37,26 @@ end
 local Tables = {}
 Tables.__index = Tables
 
-local function tables(table, counters) return setmetatable({ table = table, counters = counters }, Tables) end
+local function tables(table) return setmetatable({ table = table }, Tables) end
 
 function Tables:append(rows) self.table:append(rows) end
 function Tables:count() return #self.table end
-function Tables:source(kind)
-  return { table = self.table, counters = self.counters, kind = kind, store = self }
+
+-- source(kind, counters): whoever reads counts, not the owner of the rows.
+function Tables:source(kind, counters)
+  return { table = self.table, counters = counters, kind = kind, store = self }
 end
 
+-- A single query reads what it selected, and no more; its list then names the rows that were read.
 function Tables:read(source)
-  return self.table:read(1, #self.table, source.kind, self.counters):unsqueeze(1)
+  local list = source.list
+  if list and list.shape[2] == 1 then
+    local n = math.tointeger(list:ge(0):sum()) -- the ids come first, -1 after them
+    local places = tensor.arange(0, list.shape[3] - 1):reshape(1, 1, -1)
+    source.list = tensor.where(list:ge(0), places, list)
+    return self.table:read(list:reshape(-1):slice(1, 1, n), source.kind, source.counters):unsqueeze(1)
+  end
+  return self.table:read(1, #self.table, source.kind, source.counters):unsqueeze(1)
 end
 
 -- --- rings --------------------------------------------------------------------------------------------
@@ -57,13 +67,18 @@ local function rings(table, counters, plan, window)
   return setmetatable({ table = table, counters = counters, plan = plan, window = window, first = 0 }, Rings)
 end
 
+-- append(rows, pos0): rows that no query of their chunk reads.
+function Rings:append(rows, pos0)
+  if #self.table == 0 then self.first = pos0 end
+  self.table:append(rows)
+end
+
 -- One token is read from the ring like any other row. A longer chunk does not fit into the ring beside the
 -- rows that its first queries need, so these are read out first and the chunk's own rows follow them as the
 -- record would give them back.
 function Rings:extend(rows, pos0)
-  if #self.table == 0 then self.first = pos0 end
   if rows.shape[2] == 1 then
-    self.table:append(rows)
+    self:append(rows, pos0)
     return { table = self.table, counters = self.counters, kind = 'window', store = self, pos0 = self.first }
   end
   local seen = math.min(self.window - 1, #self.table)
@@ -72,7 +87,7 @@ function Rings:extend(rows, pos0)
     local last = #self.table
     all = tensor.cat({ self.table:read(last - seen + 1, last, 'window', self.counters):unsqueeze(1), all }, 2)
   end
-  self.table:append(rows)
+  self:append(rows, pos0)
   return { rows = all, pos0 = pos0 - seen, store = self }
 end
 
@@ -126,8 +141,8 @@ function cell.of_pool(A, plans, pool_of, counters, rollback)
   local s = A.shape
   local self = setmetatable({ counters = counters }, meta)
   add_compressors(self, A, rollback, 1)
-  if s.owns then self.main = tables(pool_of(plans.main):table(), counters) end
-  if s.owns and s.layer.keys then self.index = tables(pool_of(plans.index):table(), counters) end
+  if s.owns then self.main = tables(pool_of(plans.main):table()) end
+  if s.owns and s.layer.keys then self.index = tables(pool_of(plans.index):table()) end
   if s.window > 0 then
     self.window = rings(pool_of(plans.window):table(s.window + rollback, s.window), counters, plans.window, s.window)
   end
@@ -145,7 +160,8 @@ function class:fork(counters)
     if store then
       local twin = {}
       for key, value in pairs(store) do twin[key] = value end
-      twin.table, twin.counters = store.table:fork(), copy.counters
+      twin.table = store.table:fork()
+      if store.counters then twin.counters = copy.counters end
       copy[name] = setmetatable(twin, getmetatable(store))
     end
   end
@@ -165,10 +181,11 @@ function class:reserve(pos0, T, ratio)
   if self.window then self.window.table:reserve(T) end
 end
 
--- truncate(position, ratio): back to `position` tokens, from wherever each part of the cell has come to.
+-- truncate(position, ratio): back to `position` tokens, from wherever each part of the cell has come to. Pages that
+-- were reserved for more go back too.
 function class:truncate(position, ratio)
   local function cut(store, entries)
-    if store and store:count() > entries then store.table:truncate(entries) end
+    if store and store:count() >= entries then store.table:truncate(entries) end
   end
   cut(self.main, position // ratio)
   cut(self.index, position // ratio)

@@ -5,7 +5,7 @@ local suggest = require 'kvlab.suggest'
 
 local cli = {}
 
-cli.order = { 'kv', 'layout', 'records', 'run', 'check', 'help' }
+cli.order = { 'kv', 'layout', 'records', 'run', 'check', 'measure', 'bench', 'help' }
 
 local GLOBAL = { { 'json', nil, 'print JSON' }, { 'debug', nil, 'show the stack trace of an error' },
   { 'help', nil, 'show this help' } }
@@ -122,6 +122,7 @@ function cli.main(words, root)
   cli.root = root
   local core = require('kvlab.core')
   core.base.catch_interrupts()
+  core.base.blas_single_thread() -- this process is ours: the core threads its own loops
   local debugging = false
   for _, word in ipairs(words) do debugging = debugging or word == '--debug' end
   local function job()

@@ -91,7 +91,6 @@ local function count_layer(L, i, widths, asked, deployed, N, access)
 end
 
 local OPTIONS = { 'context', 'records', 'widths', 'access' }
-local ROLES = { 'main', 'index', 'window' }
 
 local function context_of(value)
   if value == nil then return 131072 end
@@ -110,15 +109,8 @@ function count.widths(L, changes)
   return width_rules.merge(width_rules.merge(nil, base), changes), borrowed
 end
 
--- A layout without records of its own stores entries as V4.1 does, per-head rows and latents in bf16.
-local function deployed_records(L)
-  if L.records then return L.records end
-  local r = presets.load('v4.1-flash').records
-  return { main = r.main, index = r.index, window = r.window, heads = 'bf16', latent = 'bf16' }
-end
-
--- count.layout(L, options) -> the result (docs/counting.md). options: context (131072), records ('deployed',
--- 'bf16' or a table by role), widths (changes), access ('gather' or 'mask').
+-- count.layout(L, options) -> the result (docs/counting.md). options: context (131072), records (as in
+-- shape.asked), widths (changes), access ('gather' or 'mask').
 function count.layout(L, options)
   options = options or {}
   opts.check(options, OPTIONS, 'count', 'option')
@@ -128,15 +120,7 @@ function count.layout(L, options)
     error(("access = %s: expected gather or mask"):format(tostring(access)), 0)
   end
   local widths, borrowed = count.widths(L, options.widths)
-  local deployed = deployed_records(L)
-  local asked = options.records
-  if asked == 'deployed' then asked = nil end
-  if asked == 'bf16' then asked = { main = 'bf16', index = 'bf16', window = 'bf16' } end
-  if asked ~= nil and type(asked) ~= 'table' then
-    error(("records = %s: expected 'deployed', 'bf16' or a table { main =, index =, window = }")
-      :format(tostring(asked)), 0)
-  end
-  opts.check(asked, ROLES, 'records', 'role')
+  local deployed, asked = shape.deployed(L), shape.asked(options.records)
 
   local result = { layout = L, name = L.name or tostring(L), context = N, access = access, widths = widths,
     borrowed_widths = borrowed, classes = {}, by_class = {} }

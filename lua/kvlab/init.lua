@@ -20,7 +20,7 @@ kv.records = record.names
 kv.record_named = record.named
 
 -- tensors
-kv.safetensors = core.safetensors
+kv.safetensors = { open = core.safetensors.open, save = core.safetensors.save }
 for _, part in ipairs { 'kvlab.tensor', 'kvlab.kernels' } do
   for name, value in pairs(require(part)) do kv[name] = value end
 end
@@ -45,6 +45,10 @@ local model = require 'kvlab.model'
 local sequence = require 'kvlab.sequence'
 kv.attention = attention.single
 kv.model = model.new
+kv.measure = require('kvlab.measure').layout
+
+-- the machine
+kv.threads = core.base.threads
 
 -- pictures, help, files
 kv.plot = require 'kvlab.plot'

@@ -4,8 +4,7 @@
 
 #include <string.h>
 
-/* --- rows of a source
- * ----------------------------------------------------------------------------------- */
+/* --- rows of a source ------------------------------------------------------------------------- */
 
 /* A source on the stack: where its tensors and its reader lie, filled before pointers are taken. */
 typedef struct source_slots {
@@ -40,8 +39,7 @@ static kvl_see check_see(lua_State *L, int at) {
     return (kvl_see)luaL_error(L, "see = '%s': expected all, causal, window, blocks or list", name);
 }
 
-/* --- attend
- * --------------------------------------------------------------------------------------------- */
+/* --- attend ----------------------------------------------------------------------------------- */
 
 /* Puts what source i of the list at stack index 2 needs on the stack, and reads its numbers. */
 static void push_source(lua_State *L, int at, kvl_source *s, source_slots *slots) {
@@ -238,8 +236,7 @@ static int l_attend(lua_State *L) {
     return kvl_done(L, kvl_attend(&args, &err), &err, with_lse ? 2 : 1);
 }
 
-/* --- index
- * ---------------------------------------------------------------------------------------------- */
+/* --- index ------------------------------------------------------------------------------------ */
 
 /* index(q [B, T, heads, width], w [B, T, heads], keys (a source), { pos0, ratio, k, pool (list),
  * block, blocks, scores })

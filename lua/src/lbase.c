@@ -10,11 +10,6 @@
 #include <time.h>
 #include <unistd.h>
 
-int kvl_raise(lua_State *L, const kvl_error *err) {
-    if (err->status == KVL_ECANCEL) return luaL_error(L, "interrupted");
-    return luaL_error(L, "%s", err->msg);
-}
-
 void kvl_open_part(lua_State *L, const char *name, const luaL_Reg *funcs) {
     lua_newtable(L);
     luaL_setfuncs(L, funcs, 0);
@@ -42,6 +37,26 @@ static int base_now(lua_State *L) {
     clock_gettime(CLOCK_MONOTONIC, &t);
     lua_pushnumber(L, (lua_Number)t.tv_sec + (lua_Number)t.tv_nsec * 1e-9);
     return 1;
+}
+
+/* threads([n]) -> threads of the core's loops, after setting them to n (0: one per processor) */
+static int base_threads(lua_State *L) {
+    kvl_error err;
+    if (!lua_isnoneornil(L, 1)) {
+        lua_Integer n = luaL_checkinteger(L, 1);
+        if (n < 0 || n > INT32_MAX)
+            return luaL_error(L, "threads: expected 0 (one per processor) or a number of threads");
+        if (kvl_set_threads((int)n, &err)) return kvl_raise(L, &err);
+    }
+    lua_pushinteger(L, kvl_threads());
+    return 1;
+}
+
+/* blas_single_thread(): for a front end that owns the process, never called by the library. */
+static int base_blas_single_thread(lua_State *L) {
+    (void)L;
+    kvl_blas_single_thread();
+    return 0;
 }
 
 static int base_isatty(lua_State *L) {
@@ -75,6 +90,13 @@ static int raise_interrupt(lua_State *L) {
     kvl_cancel_clear();
     lua_pushliteral(L, "interrupted");
     return lua_error(L);
+}
+
+/* A cancelled computation in the main thread is the answer to Ctrl-C: one request, one error. */
+int kvl_raise(lua_State *L, const kvl_error *err) {
+    if (err->status != KVL_ECANCEL) return luaL_error(L, "%s", err->msg);
+    if (L == interrupt_state) lua_sethook(L, NULL, 0, 0);
+    return interrupt_state ? raise_interrupt(L) : luaL_error(L, "interrupted");
 }
 
 static void interrupt_hook(lua_State *L, lua_Debug *ar) {
@@ -311,6 +333,8 @@ static const luaL_Reg base_funcs[] = {{"live_bytes", base_live_bytes},
                                       {"memory_limit", base_memory_limit},
                                       {"fail_after", base_fail_after},
                                       {"now", base_now},
+                                      {"threads", base_threads},
+                                      {"blas_single_thread", base_blas_single_thread},
                                       {"isatty", base_isatty},
                                       {"catch_interrupts", base_catch_interrupts},
                                       {"interruptible", base_interruptible},

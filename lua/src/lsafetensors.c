@@ -227,7 +227,14 @@ void kvl_open_safetensors(lua_State *L) {
     lua_pushliteral(L, FILE_TYPE);
     lua_setfield(L, -2, "__metatable");
     luaL_newlib(L, methods);
-    lua_setfield(L, -2, "__index");
-    lua_pop(L, 1);
+    lua_pushvalue(L, -1);
+    lua_setfield(L, -3, "__index");
+    lua_remove(L, -2);
+    lua_insert(L, -2);
     kvl_open_part(L, "safetensors", functions);
+    lua_getfield(L, -1, "safetensors");
+    lua_pushvalue(L, -3);
+    lua_setfield(L, -2, "methods");
+    lua_pop(L, 1);
+    lua_remove(L, -2);
 }

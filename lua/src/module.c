@@ -22,5 +22,6 @@ int luaopen_kvlab_core(lua_State *L) {
     kvl_open_norm(L);
     kvl_open_attend(L);
     kvl_open_compress(L);
+    kvl_open_bench(L);
     return 1;
 }

@@ -515,9 +515,14 @@ function TestMainJob:test_generations()
     'V4.1-Flash 40 890 890 3,200 3,200 4,418 1/4,418 2.70 MB 2.7 MB',
     '515,396,075,520', '9,059,696,640', '1,137,344,512', '68,246,528', '35,045,376', '143,917,056 2,046,820,352',
     '37,617,664 176,160,768', '25,165,824 100,663,296', '+22.22 %', '92.8 %', '1/64', '41 to 4', '1/4,418',
+    'MHA 251,658,240 251,658,240 0 as counted', 'V2 283,115,520 283,115,520 0 as counted',
+    'V3.2 196,886,528 81,952,768 32,980,992 as counted', 'V4-Flash 17,608,704 9,867,264 1,462,272 as counted',
+    'V4.1-Flash 6,348,800 8,306,688 1,810,432 as counted', 'MHA at 131,072 tokens needs', '--full',
     '914.66', '3,037.48', '3,214,336 B, fixed', '2,703,360 B, fixed')
   for _, figure in ipairs { 1, 2, 7, 11, 20 } do lu.assertStrContains(out, ('\nFigure %d:'):format(figure)) end
-  -- formats.md 8 in words: what does not come out exactly is said.
+  lu.assertNotStrContains(out, 'DIFFERENT')
+  bad(1, 'run experiments/generations/run.lua --ful', '--full')
+  -- What does not come out exactly is said.
   says(out, 'exactly it is 914.6578', 'exactly it is 3,037.4831', 'exactly it is 3,514.25')
 end
 

@@ -47,6 +47,9 @@ KVL_API kvl_status kvl_fail(kvl_error *err, kvl_status status, const char *fmt, 
  * bytes is 0. Requests beyond the memory that the machine or its control group has are refused
  * instead of being promised and killed later. Freed with kvl_free (NULL is fine). */
 KVL_API void *kvl_alloc(size_t bytes);
+/* The same with undefined contents, for what is written before it is read: zeroing a megabyte costs
+ * as much as a short product. */
+KVL_API void *kvl_alloc_raw(size_t bytes);
 KVL_API void kvl_free(void *p);
 
 /* Bytes handed out by kvl_alloc and not yet freed: 0 when nothing leaks. */

@@ -4,6 +4,7 @@
 
 #include "kvlab/attend.h"
 #include "kvlab/base.h"
+#include "kvlab/bench.h"
 #include "kvlab/blas.h"
 #include "kvlab/compress.h"
 #include "kvlab/index.h"

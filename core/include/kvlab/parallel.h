@@ -13,7 +13,7 @@
 /* Threads that a loop may use: what kvl_set_threads said, else the processors of this process. */
 KVL_API int kvl_threads(void);
 
-/* 0 goes back to one thread per processor. Without OpenMP in the build, everything runs on one. */
+/* 0 goes back to one thread per processor. */
 KVL_API kvl_status kvl_set_threads(int n, kvl_error *err);
 
 /* Does tile number `tile`. `scratch` is this thread's own block: 64-byte aligned, contents

@@ -13,6 +13,18 @@ local kv, json, suggest = {}, {}, {}
 ---@param ... any  at most one: a function, a module table, an object of kvlab or a string
 function kv.help(...) end
 
+--- Sets or says how many threads the loops of the core may use.
+---
+--- It starts as the number of processors that this process may use; 0 goes back to that. No result depends on it.
+--- While the BLAS library has threads of its own, the loops run on one: the command kvlab sets BLAS to one thread,
+--- other programs start with OPENBLAS_NUM_THREADS=1.
+--- Errors: n is not a whole number from 0 to 256.
+--- Example:
+---   kv.threads() >= 1  --> true
+---@param n? integer
+---@return integer threads  after setting it
+function kv.threads(n) end
+
 --- JSON text (RFC 8259) from Lua values and back, with exact integers.
 ---@within kv.json
 
