@@ -72,8 +72,8 @@ void kvl_silu(float *out, const float *x, int64_t n) {
         out[i] = x[i] / (1.0f + exp1(-x[i]));
 }
 
-/* Full blocks of lanes are added into `lane`; the result adds the lanes, by halves, and the rest.
- */
+/* Full blocks of lanes are added into `lane`; the result adds the lanes, by halves,
+ * and the rest. */
 INLINE float sum_lanes(float *lane, const float *rest, int64_t n) {
     for (int half = LANES / 2; half > 0; half /= 2)
         for (int j = 0; j < half; j++)
