@@ -321,8 +321,8 @@ static kvl_status walk_list(group *x, const kvl_source *s, int64_t tile_rows, in
 static void finish_row(const kvl_attend_args *a, int64_t b, int64_t t, int64_t h, const float *acc,
                        float largest, float sum) {
     float *out = a->out + b * a->out_step_b + t * a->out_step_t + h * a->out_step_h;
-    /* The sink may be far above or below all logits: relative to the larger one neither overflows.
-     */
+    /* The sink may be far above or below all logits:
+     * relative to the larger one neither overflows. */
     float sink = a->sink ? a->sink[h] : -INFINITY;
     float top = largest, total = sum, keep = 1.0f;
     if (!(sink <= largest)) {

@@ -15,8 +15,8 @@ typedef struct interval {
 
 kvl_status kvl_attend_check(const kvl_attend_args *a, kvl_error *err);
 
-/* Positions of `s` that the query at position `pos` sees; newest is the position of the last query.
- */
+/* Positions of `s` that the query at position `pos` sees;
+ * newest is the position of the last query. */
 interval kvl_attend_sees(const kvl_source *s, int64_t pos, int64_t newest);
 
 /* The row where a position lies. */

@@ -1,5 +1,5 @@
-/* attend_ref.c - what attention means: checked arguments, who sees what, the definition in double.
- */
+/* attend_ref.c - what attention means: checked arguments, who sees what,
+ * the definition in double. */
 #include "attend.h"
 
 #include <math.h>

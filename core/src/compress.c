@@ -249,8 +249,8 @@ static void keep_half(kvl_compress_state *x, int64_t s, const float *c, const fl
     memcpy(x->az + at, z, (size_t)w * sizeof *z);
 }
 
-/* Row n, with its bias added, goes into the ring; the oldest leaves it, except for its first half.
- */
+/* Row n, with its bias added, goes into the ring; the oldest leaves it,
+ * except for its first half. */
 static void remember(kvl_compress_state *x, const pooled *row) {
     if (x->cap > 0) {
         if (x->n - x->lo == x->cap) {
@@ -308,8 +308,8 @@ kvl_status kvl_compress_push_batch(float *out, kvl_compress_state *const *states
         if (n < 0 || __builtin_add_overflow(states[b]->n, n, &end))
             return kvl_fail(err, KVL_EINVAL, "compress: %lld tokens", (long long)n);
         if (!in_step(states[b], states[0]))
-            return kvl_fail(err, KVL_EINVAL, "compress: sequence %lld is not in step with the first",
-                            (long long)b);
+            return kvl_fail(err, KVL_EINVAL,
+                            "compress: sequence %lld is not in step with the first", (long long)b);
     }
     /* All entries first, as only they can fail: then the states go on together. */
     for (int64_t b = 0; b < batch; b++) {

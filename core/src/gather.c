@@ -1,5 +1,5 @@
-/* gather.c - reading and writing by ids; see ops.h. Every id is checked before anything is moved.
- */
+/* gather.c - reading and writing by ids; see ops.h.
+ * Every id is checked before anything is moved. */
 #include "kvlab/ops.h"
 
 #include <string.h>

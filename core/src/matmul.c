@@ -6,8 +6,8 @@
 
 #include "walk.h"
 
-/* Long inner dimensions are added up in pieces, so that one tile never takes long (cancellation).
- */
+/* Long inner dimensions are added up in pieces,
+ * so that one tile never takes long (cancellation). */
 enum { PIECE_K = 2048 };
 
 /* The last two dimensions of t (..., rows, cols) as a matrix for BLAS; false when they must be
@@ -54,8 +54,8 @@ static kvl_status prepare(kvl_tensor **out, const kvl_tensor *t, bool column, kv
     return status;
 }
 
-/* c (..., m, n), contiguous; batch is the broadcast of the leading dimensions, batch_ndim of them.
- */
+/* c (..., m, n), contiguous; batch is the broadcast of the leading dimensions,
+ * batch_ndim of them. */
 static kvl_status product(kvl_tensor *c, const kvl_tensor *a, const kvl_tensor *b, int batch_ndim,
                           kvl_error *err) {
     kvl_mat ma, mb;

@@ -41,8 +41,7 @@ bool kvl_number_named(kvl_number *out, const char *name) {
 #define INF_BITS   0x7f800000u
 #define QUIET_BITS 0x7fc00000u
 
-/* --- small floats --------------------------------------------------------------------------------
- */
+/* --- small floats ----------------------------------------------------------------------------- */
 
 /* What a tie adds to the code below it: 1 moves it away from zero, 0 leaves it there. */
 static inline uint32_t tie_bump(kvl_ties ties, uint32_t odd, uint32_t sign) {
@@ -69,8 +68,8 @@ static inline uint32_t small_magnitude(uint32_t a, uint32_t sign, int m, int bia
     uint32_t half = 1u << (shift - 1);
     uint32_t bump = tie_bump(ties, a >> shift & 1u, sign);
     uint32_t normal = ((a + half - 1u + bump) >> shift) - ((uint32_t)(127 - bias) << m);
-    /* Quanta of 2^(1-bias-m): adding 2^23 rounds to an integer, to even. Other ties are put right.
-     */
+    /* Quanta of 2^(1-bias-m): adding 2^23 rounds to an integer, to even.
+     * Other ties are put right. */
     float quanta = kvl_from_bits(a) * kvl_from_bits((uint32_t)(126 + bias + m) << 23);
     float rounded = quanta + 0x1p23f;
     uint32_t n = kvl_bits(rounded) & 0x7fffffu;
@@ -162,8 +161,7 @@ static inline float ue4m3_decode(uint32_t code) {
     return small_decode(mag == 0x7fu ? 0u : mag, 4, 3, 7, 0);
 }
 
-/* --- wide floats
- * ---------------------------------------------------------------------------------- */
+/* --- wide floats ------------------------------------------------------------------------------ */
 
 static inline uint32_t bf16_encode(float x, kvl_ties ties) {
     uint32_t u = kvl_bits(x), sign = u >> 31, a = u & 0x7fffffffu;
@@ -185,8 +183,7 @@ static inline float f32_decode(uint32_t code) {
     return kvl_from_bits(code);
 }
 
-/* --- powers of two
- * -------------------------------------------------------------------------------- */
+/* --- powers of two ---------------------------------------------------------------------------- */
 
 static inline float ue8m0_decode(uint32_t code) {
     uint32_t u = (code & 0xffu) << 23;
@@ -218,8 +215,7 @@ uint32_t kvl_ue8m0_floor(float x) {
     return ue8m0_round(x, 0x7fffffu, 0x7fffffu);
 }
 
-/* --- integers
- * ------------------------------------------------------------------------------------- */
+/* --- integers --------------------------------------------------------------------------------- */
 
 /* The code is the value plus `excess`. Adding 1.5 * 2^23 rounds to an integer, to even. */
 static inline uint32_t int_encode(float x, float lo, float hi, float excess, kvl_ties ties) {
@@ -274,8 +270,7 @@ static inline float uint4_decode(uint32_t code) {
     return (float)(int32_t)(code & 15u);
 }
 
-/* --- one value
- * ------------------------------------------------------------------------------------ */
+/* --- one value -------------------------------------------------------------------------------- */
 
 #define EACH_NUMBER(ROW)                                                                           \
     ROW(f32, KVL_F32, uint32_t)                                                                    \
@@ -322,8 +317,7 @@ uint32_t kvl_number_encode_strict(kvl_number number, float x, kvl_ties ties) {
     return kvl_number_encode(number, x, ties);
 }
 
-/* --- rows
- * ----------------------------------------------------------------------------------------- */
+/* --- rows ------------------------------------------------------------------------------------- */
 
 /* Codes are 32 bits wide in the arithmetic and narrow in memory. The two are separate loops over a
  * tile, since a compiler that sees both in one narrows some of the arithmetic too, and then

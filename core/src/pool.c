@@ -75,8 +75,7 @@ int64_t kvl_pool_references(const kvl_pool *pool, int64_t page) {
     return page >= 0 && page < pool->made ? pool->pages[page].holders : 0;
 }
 
-/* --- making pages
- * --------------------------------------------------------------------------------- */
+/* --- making pages ----------------------------------------------------------------------------- */
 
 bool kvl_pool_room(void **array, int64_t *room, int64_t used, int64_t need, int64_t size) {
     if (need <= *room) return true;
@@ -124,8 +123,8 @@ kvl_status kvl_pool_want(kvl_pool *pool, int64_t pages, kvl_error *err) {
                         "entries, %lld bytes)",
                         (long long)pages, (long long)left, (long long)pool->max_pages,
                         (long long)pool->info.page_entries, (long long)pool->info.page_bytes);
-    /* As many again as there are, so that single appends are cheap, but not much beyond the need.
-     */
+    /* As many again as there are, so that single appends are cheap,
+     * but not much beyond the need. */
     int64_t needed = pages - pool->n_free;
     int64_t ahead = min64(pool->made, CHUNK_BYTES / pool->info.page_bytes);
     int64_t n = min64(max64(needed, ahead), pool->max_pages - pool->made);
@@ -137,8 +136,7 @@ kvl_status kvl_pool_want(kvl_pool *pool, int64_t pages, kvl_error *err) {
         (double)kvl_memory_limit() / 1048576);
 }
 
-/* --- holding pages
- * -------------------------------------------------------------------------------- */
+/* --- holding pages ---------------------------------------------------------------------------- */
 
 int32_t kvl_pool_take(kvl_pool *pool) {
     int32_t number = pool->first_free;

@@ -40,15 +40,14 @@ static bool page_shared(const kvl_table *t, int64_t i) {
     return t->pool->pages[t->pages[i]].holders > 1;
 }
 
-/* Pages that a table of n entries needs. A ring that has overwritten something needs all of them.
- */
+/* Pages that a table of n entries needs. A ring that has overwritten something
+ * needs all of them. */
 static int64_t pages_of(const kvl_table *t, int64_t n) {
     int64_t slots = !t->ring ? n : t->first > 0 ? t->ring : min64(n, t->ring);
     return kvl_tiles(slots, page_entries(t));
 }
 
-/* --- new, free
- * ------------------------------------------------------------------------------------ */
+/* --- new, free -------------------------------------------------------------------------------- */
 
 kvl_status kvl_table_new(kvl_table **out, kvl_pool *pool, int64_t ring, int64_t window,
                          kvl_error *err) {
@@ -83,8 +82,7 @@ void kvl_table_free(kvl_table *t) {
     kvl_free(t);
 }
 
-/* --- writing
- * -------------------------------------------------------------------------------------- */
+/* --- writing ---------------------------------------------------------------------------------- */
 
 /* Do the next `count` entries (> 0) write to page i? */
 static bool writes_page(const kvl_table *t, int64_t i, int64_t count) {
@@ -189,8 +187,7 @@ kvl_status kvl_table_append(kvl_table *t, const float *rows, int64_t stride, int
     return KVL_OK;
 }
 
-/* --- sharing and going back
- * ----------------------------------------------------------------------- */
+/* --- sharing and going back ------------------------------------------------------------------- */
 
 /* May the table be cut to its first `entries` entries? */
 static kvl_status check_cut(const kvl_table *t, int64_t entries, kvl_error *err) {
@@ -254,8 +251,7 @@ kvl_status kvl_table_truncate(kvl_table *t, int64_t entries, kvl_error *err) {
     return KVL_OK;
 }
 
-/* --- facts
- * ---------------------------------------------------------------------------------------- */
+/* --- facts ------------------------------------------------------------------------------------ */
 
 int64_t kvl_table_channels(const kvl_table *t) {
     return t->pool->info.channels;
@@ -302,8 +298,7 @@ kvl_table_stats kvl_table_about(const kvl_table *t) {
                              .allocated = t->n_pages * t->pool->info.page_bytes};
 }
 
-/* --- reading
- * -------------------------------------------------------------------------------------- */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 /* Does row (an entry, in a ring a slot) hold something? */
 static bool row_held(const kvl_table *t, int64_t row) {
@@ -373,8 +368,7 @@ kvl_status kvl_table_read(void *ctx, int64_t batch, const int32_t *list, int64_t
     return status;
 }
 
-/* --- looking and damaging
- * ------------------------------------------------------------------------- */
+/* --- looking and damaging --------------------------------------------------------------------- */
 
 static kvl_status check_entry(const kvl_table *t, int64_t entry, kvl_error *err) {
     if (kvl_table_row(t, entry) >= 0) return KVL_OK;

@@ -86,8 +86,8 @@ static kvl_status random_task(void *ctx, int64_t task, void *scratch, kvl_error 
 
 static kvl_status random_fill(kvl_tensor **out, int ndim, const int64_t *shape, random_job *job,
                               kvl_error *err) {
-    kvl_status status = kvl_tensor_new(out, job->kind == INTEGER ? KVL_INT32 : KVL_FLOAT32, ndim, shape,
-                                       err);
+    kvl_status status = kvl_tensor_new(out, job->kind == INTEGER ? KVL_INT32 : KVL_FLOAT32, ndim,
+                                       shape, err);
     if (status != KVL_OK) return status;
     job->out = *out;
     job->n = kvl_tensor_numel(*out);
@@ -142,7 +142,8 @@ kvl_status kvl_random_permutation(kvl_tensor **out, int64_t n, uint64_t seed, kv
         p[i] = (int32_t)i;
         if ((i & 0xfffff) == 0 && kvl_cancelled()) status = KVL_ECANCEL;
     }
-    for (int64_t i = n - 1; status == KVL_OK && i > 0; i--) { /* Fisher and Yates: swap with 0 .. i */
+    for (int64_t i = n - 1; status == KVL_OK && i > 0;
+         i--) { /* Fisher and Yates: swap with 0 .. i */
         uint32_t bits[4];
         kvl_philox(bits, seed, (uint64_t)i, 0);
         int64_t j = (int64_t)((bits[0] * ((uint64_t)i + 1)) >> 32);

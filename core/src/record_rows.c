@@ -16,8 +16,7 @@ static inline int64_t min64(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* --- loops over channels
- * -------------------------------------------------------------------------- */
+/* --- loops over channels ---------------------------------------------------------------------- */
 
 /* Runs loop(size) with the usual sizes as constants: short inner loops without a remainder.
  * NOT_UNROLLED: gcc would unroll the short ones before it looks for vectors, and then vectorise
@@ -197,8 +196,8 @@ static inline void range_of(float *lo, float *hi, const float *x, int64_t n) {
         }
 }
 
-/* lo, hi (groups): the smallest and largest finite value of each group; 0 and 0 when there is none.
- */
+/* lo, hi (groups): the smallest and largest finite value of each group;
+ * 0 and 0 when there is none. */
 KVL_CLONES static void finite_ranges(float *restrict lo, float *restrict hi,
                                      const float *restrict x, int64_t groups, int64_t group) {
 #define LOOP(size)                                                                                 \
@@ -208,8 +207,8 @@ KVL_CLONES static void finite_ranges(float *restrict lo, float *restrict hi,
 #undef LOOP
 }
 
-/* How the elements of the groups of a tile become quotients: (x - minus) * by or (x - minus) / by.
- */
+/* How the elements of the groups of a tile become quotients:
+ * (x - minus) * by or (x - minus) / by. */
 typedef struct quotients {
     float scale[KVL_TILE_AIM], by[KVL_TILE_AIM], minus[KVL_TILE_AIM]; /* (groups) */
     bool multiply;
@@ -252,8 +251,7 @@ static void saturate(float *q, const float *x, int64_t n, float max) {
     }
 }
 
-/* --- scales
- * --------------------------------------------------------------------------------------- */
+/* --- scales ----------------------------------------------------------------------------------- */
 
 /* floor(log2 a) of a positive float from its bits. */
 static int32_t floor_log2(float a) {
@@ -358,8 +356,7 @@ static void form_quotients(const kvl_step *s, float *tile, const quotients *q, c
     if (kvl_number_about(s->field.number)->bits >= 16) saturate(tile, x, groups * group, s->max);
 }
 
-/* --- runs: channels whose elements are contiguous, and so are their scales
- * ------------------------ */
+/* --- runs: channels whose elements are contiguous, and so are their scales -------------------- */
 
 static void pack(const kvl_field *f, uint8_t *bytes, const uint8_t *codes, int64_t n) {
     int first = f->high_first ? 4 : 0, second = 4 - first;
@@ -432,8 +429,7 @@ static void decode_run(const kvl_step *s, float *x, const uint8_t *elements, con
     if (s->field.scaled) apply_scales(s, x, scales, channels);
 }
 
-/* --- fields
- * --------------------------------------------------------------------------------------- */
+/* --- fields ----------------------------------------------------------------------------------- */
 
 /* Small blocks with their scales inside are taken apart (or put together) here, several at a time,
  * so that a run is long enough to be worth its set-up. */
@@ -506,8 +502,7 @@ static void decode_field(const kvl_step *s, float *x, const uint8_t *data, const
     }
 }
 
-/* --- entries and pages
- * ---------------------------------------------------------------------------- */
+/* --- entries and pages ------------------------------------------------------------------------ */
 
 void kvl_record_encode(const kvl_record *rec, uint8_t *data, uint8_t *scale, const float *x) {
     for (int64_t i = 0; i < rec->n_steps; i++) {

@@ -1,5 +1,5 @@
-/* tensor.c - storages, headers and views; see tensor.h. Copies between shapes are in tensor_copy.c.
- */
+/* tensor.c - storages, headers and views; see tensor.h.
+ * Copies between shapes are in tensor_copy.c. */
 #include "kvlab/tensor.h"
 
 #include <stdatomic.h>

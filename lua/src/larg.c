@@ -9,8 +9,8 @@ static bool has_rows(const kvl_tensor *t, bool whole) {
     return last >= 0 && (t->stride[last] == 1 || t->shape[last] == 1);
 }
 
-/* Replaces the float32 tensor at `arg` by one whose last dimension has step 1 (itself, or a copy).
- */
+/* Replaces the float32 tensor at `arg` by one whose last dimension has step 1 (itself,
+ * or a copy). */
 void kvl_need_rows(lua_State *L, int arg, bool whole) {
     kvl_error err;
     kvl_tensor *t = kvl_check_tensor(L, arg);
@@ -85,8 +85,8 @@ int kvl_tensor_field(lua_State *L, int at, const char *name, kvl_dtype dtype, bo
     return index;
 }
 
-/* Creates a metatable whose methods cannot be reached by a wrong object; leaves the method table.
- */
+/* Creates a metatable whose methods cannot be reached by a wrong object;
+ * leaves the method table. */
 void kvl_new_class(lua_State *L, const char *name, const luaL_Reg *events,
                    const luaL_Reg *methods) {
     luaL_newmetatable(L, name);

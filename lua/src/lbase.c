@@ -26,7 +26,8 @@ static int base_memory_limit(lua_State *L) {
     return 1;
 }
 
-/* fail_after(n): tests only: n more allocations of the core succeed, then none; negative: no limit. */
+/* fail_after(n): for tests: n more allocations of the core succeed, then none; negative:
+ * no limit */
 static int base_fail_after(lua_State *L) {
     kvl_alloc_fail_after(luaL_checkinteger(L, 1));
     return 0;
@@ -66,9 +67,9 @@ static int base_isatty(lua_State *L) {
     return 1;
 }
 
-/* --- Ctrl-C
- * --------------------------------------------------------------------------------------- The
- * handler may only set flags; Lua notices through a hook, the core through kvl_cancel. The hook
+/* --- Ctrl-C ----------------------------------------------------------------------------------- */
+
+/* The handler may only set flags; Lua notices through a hook, the core through kvl_cancel. The hook
  * raises once and is gone, so that <close> variables can clean up; code that catches errors for
  * somebody else asks interrupted() and raises again. */
 static lua_State *interrupt_state;
@@ -251,8 +252,7 @@ static int base_wait_input(lua_State *L) {
     return 1;
 }
 
-/* --- a memory limit for code from strangers
- * -------------------------------------------------------- */
+/* --- a memory limit for code from strangers --------------------------------------------------- */
 typedef struct alloc_limit {
     lua_Alloc alloc; /* the allocator under this one */
     void *ud;
@@ -286,8 +286,7 @@ static int base_with_memory_limit(lua_State *L) {
     return lua_gettop(L);
 }
 
-/* --- directories
- * ----------------------------------------------------------------------------------- */
+/* --- directories ------------------------------------------------------------------------------ */
 static int dir_gc(lua_State *L) {
     DIR **dir = lua_touserdata(L, 1);
     if (*dir) closedir(*dir);

@@ -34,7 +34,8 @@ static int l_compressor(lua_State *L) {
             rollback = luaL_checkinteger(L, 5), batch = luaL_checkinteger(L, 6);
     bool overlap = lua_toboolean(L, 3);
     luaL_argcheck(L, ratio >= 1 && ratio <= INT32_MAX, 1, "the ratio must be 1 or more tokens");
-    luaL_argcheck(L, width >= 1 && width <= INT32_MAX / 2, 2, "the width must be 1 or more channels");
+    luaL_argcheck(L, width >= 1 && width <= INT32_MAX / 2, 2,
+                  "the width must be 1 or more channels");
     luaL_argcheck(L, batch >= 1 && batch <= 1 << 20, 6, "batch must be 1 or more");
     lua_settop(L, 6);
     if (!lua_isnil(L, 4)) {
@@ -49,7 +50,8 @@ static int l_compressor(lua_State *L) {
     c->ratio = ratio;
     if (!lua_isnil(L, 4)) { /* a view of its own: the caller may free his tensor */
         kvl_tensor **view = kvl_push_tensor(L);
-        if (kvl_tensor_view(view, kvl_check_tensor(L, 4), &err) != KVL_OK) return kvl_raise(L, &err);
+        if (kvl_tensor_view(view, kvl_check_tensor(L, 4), &err) != KVL_OK)
+            return kvl_raise(L, &err);
         lua_setiuservalue(L, -2, 1);
     }
     kvl_compressor comp = {ratio, width, overlap, NULL};

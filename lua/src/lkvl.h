@@ -16,8 +16,8 @@ int kvl_raise(lua_State *L, const kvl_error *err);
  * on top of the stack. */
 void kvl_open_part(lua_State *L, const char *name, const luaL_Reg *funcs);
 
-/* The record of the kvlab.Plan at stack index `arg`; an argument error when it is something else.
- */
+/* The record of the kvlab.Plan at stack index `arg`;
+ * an argument error when it is something else. */
 const kvl_record *kvl_check_plan(lua_State *L, int arg);
 
 void kvl_open_base(lua_State *L);
@@ -25,12 +25,12 @@ void kvl_open_readline(lua_State *L);
 void kvl_open_number(lua_State *L);
 void kvl_open_record(lua_State *L);
 
-/* --- tensors (ltensor.c)
- * --------------------------------------------------------------------------- A tensor object is a
- * userdata with a kvl_tensor *; NULL means freed, or not yet made. Any call into Lua that allocates
- * may run finalizers, and a finalizer may free any tensor. So a binding function first pushes its
- * (still empty) results and turns numbers into operands, and only then takes pointers with
- * kvl_check_tensor, calls the core, and ends with kvl_done. */
+/* --- tensors (ltensor.c) ---------------------------------------------------------------------- */
+
+/* A tensor object is a userdata with a kvl_tensor *; NULL means freed, or not yet made. Any call
+ * into Lua that allocates may run finalizers, and a finalizer may free any tensor. So a binding
+ * function first pushes its (still empty) results and turns numbers into operands, and only then
+ * takes pointers with kvl_check_tensor, calls the core, and ends with kvl_done. */
 #define KVL_TENSOR "kvlab.Tensor"
 
 void kvl_open_tensor(lua_State *L);
@@ -59,8 +59,10 @@ int64_t kvl_check_index(lua_State *L, int arg, int64_t size);
 /* Sizes from one table at `arg` or from integers there and after; returns the next argument. */
 int kvl_check_shape(lua_State *L, int arg, int *ndim, int64_t *shape);
 kvl_dtype kvl_opt_dtype(lua_State *L, int arg, kvl_dtype missing);
-/* --- arguments of kernels (larg.c): a call first brings all of them into form, then takes pointers
- * --- */
+
+/* --- arguments of kernels (larg.c) ------------------------------------------------------------ */
+
+/* A call first brings all of its arguments into form, then takes pointers. */
 
 /* Makes the float32 tensor at `arg` one whose channels, the last dimension, are neighbours;
  * `whole`: without any gaps. A copy takes its place when it has to. */
@@ -87,8 +89,7 @@ int kvl_done_view(lua_State *L, kvl_status status, const kvl_error *err);
 /* Tells the collector about bytes that a userdata holds outside Lua; it may run finalizers. */
 void kvl_tell_collector(lua_State *L, size_t bytes);
 
-/* --- pools (lpool.c)
- * ------------------------------------------------------------------------------- */
+/* --- pools (lpool.c) -------------------------------------------------------------------------- */
 
 void kvl_open_pool(lua_State *L);
 

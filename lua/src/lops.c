@@ -54,8 +54,8 @@ static int l_where(lua_State *L) {
 
 /* --- reductions ------------------------------------------------------------------------------ */
 
-/* t:sum([dim [, keep]]): without dim one Lua value; argmax and argmin take the last dimension then.
- */
+/* t:sum([dim [, keep]]): without dim one Lua value;
+ * argmax and argmin take the last dimension then. */
 static int t_reduce(lua_State *L) {
     kvl_error err;
     kvl_reduce_op op = (kvl_reduce_op)lua_tointeger(L, lua_upvalueindex(1));

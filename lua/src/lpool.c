@@ -15,8 +15,7 @@
 
 static const char *const kinds[KVL_READ_KINDS + 1] = {"selected", "window", "index", NULL};
 
-/* --- the objects
- * ---------------------------------------------------------------------------------- */
+/* --- the objects ------------------------------------------------------------------------------ */
 
 static kvl_pool **push_pool(lua_State *L) {
     kvl_pool **slot = lua_newuserdatauv(L, sizeof *slot, 0);
@@ -49,8 +48,7 @@ static void set_integer(lua_State *L, const char *key, int64_t value) {
     lua_setfield(L, -2, key);
 }
 
-/* --- Pool
- * ----------------------------------------------------------------------------------------- */
+/* --- Pool ------------------------------------------------------------------------------------- */
 
 /* new(plan [, max_pages]) */
 static int pool_new(lua_State *L) {
@@ -121,8 +119,7 @@ static int pool_tostring(lua_State *L) {
     return 1;
 }
 
-/* --- Table: writing
- * ------------------------------------------------------------------------------- */
+/* --- Table: writing --------------------------------------------------------------------------- */
 
 /* A pool that is out of pages may have some in tables that nobody reaches any more. */
 static bool collect_once(lua_State *L, kvl_status status, bool *done) {
@@ -236,8 +233,7 @@ static int table_truncate(lua_State *L) {
     return 1;
 }
 
-/* --- Table: reading
- * ------------------------------------------------------------------------------- */
+/* --- Table: reading --------------------------------------------------------------------------- */
 
 static int64_t check_entry(lua_State *L, int arg, const kvl_table *t) {
     lua_Integer entry = luaL_checkinteger(L, arg);
@@ -247,8 +243,8 @@ static int64_t check_entry(lua_State *L, int arg, const kvl_table *t) {
     return entry - 1;
 }
 
-/* The entries of arguments arg and arg + 1, first and last; none of both means all that are held.
- */
+/* The entries of arguments arg and arg + 1, first and last;
+ * none of both means all that are held. */
 static void check_range(lua_State *L, int arg, const kvl_table *t, int64_t *first, int64_t *count) {
     int64_t oldest = kvl_table_first(t) + 1, newest = kvl_table_count(t);
     lua_Integer from = luaL_optinteger(L, arg, oldest), to = luaL_optinteger(L, arg + 1, newest);
@@ -348,8 +344,7 @@ static int table_poke(lua_State *L) {
     return 0;
 }
 
-/* --- Table: facts
- * --------------------------------------------------------------------------------- */
+/* --- Table: facts ----------------------------------------------------------------------------- */
 
 static int table_count(lua_State *L) {
     lua_pushinteger(L, kvl_table_count(check_table(L, 1)));
@@ -416,8 +411,7 @@ static int table_tostring(lua_State *L) {
     return 1;
 }
 
-/* --- Counters
- * ------------------------------------------------------------------------------------- */
+/* --- Counters --------------------------------------------------------------------------------- */
 
 static int counters_new(lua_State *L) {
     kvl_counters *c = lua_newuserdatauv(L, sizeof *c, 0);
@@ -454,8 +448,7 @@ static int counters_tostring(lua_State *L) {
     return 1;
 }
 
-/* --- readers for other parts of the binding
- * ------------------------------------------------------- */
+/* --- readers for other parts of the binding --------------------------------------------------- */
 
 enum { MAX_BATCH = 1 << 20 };
 
@@ -533,8 +526,7 @@ kvl_reader *kvl_fill_reader(lua_State *L, int block) {
     return reader;
 }
 
-/* --- opening
- * -------------------------------------------------------------------------------------- */
+/* --- opening ---------------------------------------------------------------------------------- */
 
 static const luaL_Reg pool_methods[] = {
     {"table", pool_table}, {"stats", pool_stats}, {"references", pool_references},
@@ -565,8 +557,8 @@ static const luaL_Reg counters_meta[] = {{"__tostring", counters_tostring}, {NUL
 
 static const luaL_Reg functions[] = {{"new", pool_new}, {"counters", counters_new}, {NULL, NULL}};
 
-/* Makes a metatable, and a copy of the methods as field `shown` of the table on top of the stack.
- */
+/* Makes a metatable, and a copy of the methods as field `shown` of the table on
+ * top of the stack. */
 static void open_class(lua_State *L, const char *name, const luaL_Reg *meta,
                        const luaL_Reg *methods, const char *shown) {
     luaL_newmetatable(L, name);

@@ -35,8 +35,7 @@ const kvl_record *kvl_check_plan(lua_State *L, int arg) {
     return check_plan(L, arg)->rec;
 }
 
-/* --- fields of the table on top of the stack
- * ------------------------------------------------------ */
+/* --- fields of the table on top of the stack -------------------------------------------------- */
 
 static int64_t integer_field(lua_State *L, const char *key, int64_t absent) {
     int64_t value = absent;
@@ -115,8 +114,8 @@ static void read_field(lua_State *L, kvl_field *f) {
     lua_pop(L, 1);
 }
 
-/* compile(fields, entries, align, name) -> Plan. The fields have every word resolved to a number.
- */
+/* compile(fields, entries, align, name) -> Plan.
+ * The fields have every word resolved to a number. */
 static int record_compile(lua_State *L) {
     luaL_checktype(L, 1, LUA_TTABLE);
     int64_t entries = luaL_checkinteger(L, 2), align = luaL_checkinteger(L, 3);
@@ -142,8 +141,7 @@ static int record_compile(lua_State *L) {
     return 1;
 }
 
-/* --- rows
- * ----------------------------------------------------------------------------------------- */
+/* --- rows ------------------------------------------------------------------------------------- */
 
 /* The row table at stack index `arg` as floats, in a new userdata that is left on the stack. */
 static float *read_row(lua_State *L, int arg, const char *what, int64_t channels) {
@@ -283,8 +281,7 @@ static int plan_roundtrip(lua_State *L) {
     return kvl_done(L, status, &err, 1);
 }
 
-/* --- the userdata
- * --------------------------------------------------------------------------------- */
+/* --- the userdata ----------------------------------------------------------------------------- */
 
 static int plan_gc(lua_State *L) {
     plan *p = luaL_checkudata(L, 1, PLAN);

@@ -11,8 +11,8 @@ static kvl_safetensors *check_file(lua_State *L) {
     return *slot;
 }
 
-/* The file and its entry of the name in argument 2; a number becomes a string first, as that may run
- * a finalizer, which may close the file. */
+/* The file and its entry of the name in argument 2; a number becomes a string first, as that may
+ * run a finalizer, which may close the file. */
 static const kvl_st_entry *check_entry(lua_State *L, const kvl_safetensors **out) {
     size_t length;
     const char *name = luaL_checklstring(L, 2, &length);

@@ -1,4 +1,5 @@
-/* check.h - the C tests: CHECK(condition, "format", ...) counts; main ends with `return check_done();`. */
+/* check.h - the C tests: CHECK(condition, "format", ...) counts; main ends with `return
+ * check_done();`. */
 #ifndef check_h
 #define check_h
 

@@ -131,8 +131,8 @@ static double error_of(problem *p) {
 /* --- against the definition ------------------------------------------------------------------- */
 
 static void test_table(void) {
-    /* One row per kind of attention in the article; bound: largest absolute error, inputs normal.
-     */
+    /* One row per kind of attention in the article; bound: largest absolute error,
+     * inputs normal. */
     static const struct row {
         const char *name;
         int batch, queries, heads, kv_heads, kw, vw, width, value0, pos0, rows;

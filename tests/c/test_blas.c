@@ -1,5 +1,5 @@
-/* test_blas.c - loops over tiles, matrix products and vector functions against libm and plain sums.
- */
+/* test_blas.c - loops over tiles, matrix products and vector functions against
+ * libm and plain sums. */
 #include "check.h"
 #include "rand.h"
 

@@ -22,8 +22,8 @@ static uint32_t bits_of(float x) {
 
 static const kvl_ties all_ties[] = {KVL_TIES_EVEN, KVL_TIES_DOWN, KVL_TIES_AWAY, KVL_TIES_UP};
 
-/* One row for each small float: fields of the code, its largest finite code, what overflow becomes.
- */
+/* One row for each small float: fields of the code, its largest finite code,
+ * what overflow becomes. */
 static const struct small {
     kvl_number number;
     int e, m, bias;
@@ -67,8 +67,8 @@ static void check_encode(kvl_number number, float x, kvl_ties ties, uint32_t exp
            code, expected);
 }
 
-/* lo and lo + 1 are neighbouring positive codes with the values a and b; negative ones get `sign`.
- */
+/* lo and lo + 1 are neighbouring positive codes with the values a and b;
+ * negative ones get `sign`. */
 static void check_midpoint(kvl_number number, uint32_t lo, double a, double b, uint32_t sign) {
     float middle = (float)((a + b) / 2);
     EXPECT((double)middle == (a + b) / 2, "the midpoint is no float");

@@ -11,8 +11,7 @@
 
 enum { CHANNELS = 32, MAX_BYTES = 4 * CHANNELS, MAX_ENTRIES = 160, TABLES = 6 };
 
-/* --- records
- * -------------------------------------------------------------------------------------- */
+/* --- records ---------------------------------------------------------------------------------- */
 
 typedef struct record_row {
     const char *name;
@@ -51,8 +50,7 @@ static kvl_record *make_record(const record_row *row) {
     return rec;
 }
 
-/* --- the model
- * ------------------------------------------------------------------------------------ */
+/* --- the model -------------------------------------------------------------------------------- */
 
 typedef struct model {
     kvl_table *table; /* NULL: there is none */
@@ -100,8 +98,7 @@ static void model_cut(model *m, int64_t n) {
         if (m->holds[s] >= n) m->holds[s] = -1;
 }
 
-/* --- comparing
- * ------------------------------------------------------------------------------------ */
+/* --- comparing -------------------------------------------------------------------------------- */
 
 static int64_t ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
@@ -210,8 +207,7 @@ static void compare_read(const model *m, const kvl_record *rec) {
     }
 }
 
-/* --- random operations
- * ---------------------------------------------------------------------------- */
+/* --- random operations ------------------------------------------------------------------------ */
 
 static int pick(const model *models, bool live) {
     int found = -1, seen = 0;
@@ -304,8 +300,7 @@ static void test_random(int steps) {
         }
 }
 
-/* --- single cases
- * --------------------------------------------------------------------------------- */
+/* --- single cases ----------------------------------------------------------------------------- */
 
 /* A small pool of bf16 records, 3 entries a page, 192 of 200 bytes. */
 static kvl_pool *small_pool(int64_t max_pages) {

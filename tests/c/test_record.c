@@ -24,8 +24,8 @@ static float from_bits(uint32_t u) {
     return x;
 }
 
-/* Rows of several kinds: ordinary values, all zero, tiny, huge, with NaN, inf, -0 and subnormals.
- */
+/* Rows of several kinds: ordinary values, all zero, tiny, huge, with NaN, inf,
+ * -0 and subnormals. */
 static void random_row(float *x, int64_t n, int kind) {
     static const float specials[] = {NAN, INFINITY, -INFINITY, -0.0f, 1e-42f, 3e38f, -3e38f, 0};
     for (int64_t i = 0; i < n; i++) {

@@ -44,8 +44,8 @@ KVL_API kvl_status kvl_index(const kvl_index_out *out, const kvl_index_args *arg
 /* The scores in double: out [B, T, rows], contiguous. */
 KVL_API kvl_status kvl_index_ref(double *out, const kvl_index_args *args, kvl_error *err);
 
-/* The rule of selection by itself: out [n_rows, k] from scores [n_rows, n] that are `step` apart.
- */
+/* The rule of selection by itself: out [n_rows, k] from scores [n_rows,
+ * n] that are `step` apart. */
 KVL_API kvl_status kvl_topk(int32_t *out, const float *scores, int64_t step, int64_t n_rows,
                             int64_t n, int64_t k, kvl_error *err);
 

@@ -1,4 +1,5 @@
-/* kvlab.h - the whole core: numbers, records and what is built on them. See docs/architecture.md. */
+/* kvlab.h - the whole core: numbers, records and what is built on them.
+ * See docs/architecture.md. */
 #ifndef kvlab_kvlab_h
 #define kvlab_kvlab_h
 

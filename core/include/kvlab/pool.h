@@ -25,8 +25,7 @@
 typedef struct kvl_pool kvl_pool;
 typedef struct kvl_table kvl_table;
 
-/* --- pools
- * ---------------------------------------------------------------------------------------- */
+/* --- pools ------------------------------------------------------------------------------------ */
 
 /* `max_pages` 0: as many as memory allows. Pages are made when they are needed. The record is
  * copied. */
@@ -51,8 +50,7 @@ KVL_API kvl_pool_stats kvl_pool_about(const kvl_pool *pool);
 /* The tables that hold a page; 0 for a free page and for a number that is none. */
 KVL_API int64_t kvl_pool_references(const kvl_pool *pool, int64_t page);
 
-/* --- tables
- * --------------------------------------------------------------------------------------- */
+/* --- tables ----------------------------------------------------------------------------------- */
 
 /* ring 0: a list. Otherwise the slots of a ring, and the window (1 .. ring) that a rollback must
  * leave readable; window 0 is taken as the whole ring. The table keeps its pool alive. */
@@ -88,8 +86,8 @@ KVL_API int64_t
 kvl_table_first(const kvl_table *table);                /* the oldest entry held; count when none */
 KVL_API int64_t kvl_table_ring(const kvl_table *table); /* slots, or 0 */
 KVL_API int64_t kvl_table_window(const kvl_table *table);
-/* The row that the reader knows an entry by (itself, in a ring its slot); -1 when it is not held.
- */
+/* The row that the reader knows an entry by (itself, in a ring its slot);
+ * -1 when it is not held. */
 KVL_API int64_t kvl_table_row(const kvl_table *table, int64_t entry);
 /* The block table; it may be longer than the entries need (kvl_table_reserve). */
 KVL_API const int32_t *kvl_table_pages(const kvl_table *table, int64_t *count);
@@ -106,8 +104,7 @@ typedef struct kvl_table_stats {
 
 KVL_API kvl_table_stats kvl_table_about(const kvl_table *table);
 
-/* --- counted reading
- * ------------------------------------------------------------------------------ */
+/* --- counted reading -------------------------------------------------------------------------- */
 
 typedef enum kvl_read_kind {
     KVL_READ_SELECTED, /* entries of the global cache */
@@ -137,8 +134,7 @@ typedef struct kvl_reader {
 KVL_API kvl_status kvl_table_read(void *reader, int64_t batch, const int32_t *list, int64_t first,
                                   int64_t count, float *dst, kvl_error *err);
 
-/* --- looking and damaging, for tests and lessons: nothing is counted
- * ------------------------------ */
+/* --- looking and damaging, for tests and lessons: nothing is counted -------------------------- */
 
 /* Entries first .. first + count - 1 as floats [count, channels], rows `stride` floats apart. */
 KVL_API kvl_status kvl_table_peek(const kvl_table *table, float *dst, int64_t stride, int64_t first,

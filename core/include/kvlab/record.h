@@ -117,6 +117,7 @@ KVL_API void kvl_record_decode_slots(const kvl_record *rec, float *x, int64_t x_
 /* n rows encoded and decoded again, what a cache of such entries gives back: y [n, channels] and
  * x [n, channels], rows y_stride and x_stride floats apart. x may be y. */
 KVL_API kvl_status kvl_record_roundtrip(const kvl_record *rec, float *y, int64_t y_stride,
-                                        const float *x, int64_t x_stride, int64_t n, kvl_error *err);
+                                        const float *x, int64_t x_stride, int64_t n,
+                                        kvl_error *err);
 
 #endif
