@@ -1,12 +1,13 @@
 /* compress.c - softmax pooling, whole or streaming. See compress.h.
  *
  * The state of a sequence at position n. Full rows are (C, Z + B); an overlapping block needs only
- * the a halves of the block before it, so what leaves the ring of rows leaves its a half behind:
+ * the first halves of the block before it, so what leaves the ring of rows leaves its first half
+ * behind:
  *
  *         lo - m              lo                     n
- *   ...    |  a halves [m]     |  full rows [<= cap]  |
+ *   ...    | first halves [m]  |  full rows [<= cap]  |
  *
- *   cap = m - 1 + rollback. Row s lies in slot s mod cap, its a half in slot s mod m.
+ *   cap = m - 1 + rollback. Row s lies in slot s mod cap, its first half in slot s mod m.
  *   Invariant: lo <= (first token of the open block), so the open block is all there.
  */
 #include "kvlab/compress.h"
@@ -129,7 +130,7 @@ static pooled find_row(const job *j, int64_t b, int64_t s, int64_t from) {
         int64_t at = s % x->cap * x->row + from;
         return (pooled){x->c + at, x->z + at, NULL};
     }
-    int64_t at = s % x->comp.ratio * x->comp.width; /* from is 0: only a halves are that old */
+    int64_t at = s % x->comp.ratio * x->comp.width; /* from is 0: only first halves are that old */
     return (pooled){x->ac + at, x->az + at, NULL};
 }
 
@@ -248,7 +249,8 @@ static void keep_half(kvl_compress_state *x, int64_t s, const float *c, const fl
     memcpy(x->az + at, z, (size_t)w * sizeof *z);
 }
 
-/* Row n, with its bias added, goes into the ring; the oldest leaves it, except for its a half. */
+/* Row n, with its bias added, goes into the ring; the oldest leaves it, except for its first half.
+ */
 static void remember(kvl_compress_state *x, const pooled *row) {
     if (x->cap > 0) {
         if (x->n - x->lo == x->cap) {
@@ -269,26 +271,62 @@ static void remember(kvl_compress_state *x, const pooled *row) {
     x->n++;
 }
 
-kvl_status kvl_compress_push(float *out, kvl_compress_state *x, const float *bias, kvl_rows c,
-                             kvl_rows z, int64_t n, kvl_error *err) {
-    int64_t m = x->comp.ratio, end;
-    if (n < 0 || __builtin_add_overflow(x->n, n, &end))
-        return kvl_fail(err, KVL_EINVAL, "compress: %lld tokens", (long long)n);
-    job j = {.comp = &x->comp, .state = x, .bias = bias, .c = c, .z = z, .out = out, .given = x->n};
-    j.c.step_b = j.z.step_b = 0;
+/* What item b of a batch gets: n rows after those in its state. */
+static job push_job(float *out, const kvl_compress_state *x, const float *bias, kvl_rows c,
+                    kvl_rows z, int64_t b, int64_t n) {
+    int64_t m = x->comp.ratio, entries = (x->n + n) / m - x->n / m;
+    job j = {.comp = &x->comp, .state = x, .bias = bias, .given = x->n};
     j.first = x->n / m;
-    j.entries = end / m - j.first;
-    kvl_status status = run(&j, 1, err);
-    if (status) return status;
-    /* Only the last rows are remembered; with enough of them, nothing older is. */
-    int64_t begin = x->n, needed = x->cap + m;
+    j.entries = entries;
+    j.out = out + b * entries * x->comp.width;
+    j.c = (kvl_rows){c.p + b * c.step_b, 0, c.step_s, 0};
+    j.z = (kvl_rows){z.p ? z.p + b * z.step_b : NULL, 0, z.step_s, 0};
+    return j;
+}
+
+/* Only the last rows are remembered; with enough of them, nothing older is. */
+static void take_rows(kvl_compress_state *x, const job *j, int64_t n) {
+    int64_t end = x->n + n, begin = x->n, needed = x->cap + x->comp.ratio;
     if (n > needed) begin = x->n = x->lo = end - needed;
     for (int64_t s = begin; s < end; s++) {
-        pooled row = find_row(&j, 0, s, 0);
+        pooled row = find_row(j, 0, s, 0);
         remember(x, &row);
     }
     if (x->n > x->high) x->high = x->n;
+}
+
+static bool in_step(const kvl_compress_state *x, const kvl_compress_state *y) {
+    return x->n == y->n && x->comp.ratio == y->comp.ratio && x->comp.width == y->comp.width &&
+           x->comp.overlap == y->comp.overlap;
+}
+
+kvl_status kvl_compress_push_batch(float *out, kvl_compress_state *const *states, int64_t batch,
+                                   const float *bias, kvl_rows c, kvl_rows z, int64_t n,
+                                   kvl_error *err) {
+    int64_t end;
+    for (int64_t b = 0; b < batch; b++) {
+        if (n < 0 || __builtin_add_overflow(states[b]->n, n, &end))
+            return kvl_fail(err, KVL_EINVAL, "compress: %lld tokens", (long long)n);
+        if (!in_step(states[b], states[0]))
+            return kvl_fail(err, KVL_EINVAL, "compress: sequence %lld is not in step with the first",
+                            (long long)b);
+    }
+    /* All entries first, as only they can fail: then the states go on together. */
+    for (int64_t b = 0; b < batch; b++) {
+        job j = push_job(out, states[b], bias, c, z, b, n);
+        kvl_status status = run(&j, 1, err);
+        if (status) return status;
+    }
+    for (int64_t b = 0; b < batch; b++) {
+        job j = push_job(out, states[b], bias, c, z, b, n);
+        take_rows(states[b], &j, n);
+    }
     return KVL_OK;
+}
+
+kvl_status kvl_compress_push(float *out, kvl_compress_state *x, const float *bias, kvl_rows c,
+                             kvl_rows z, int64_t n, kvl_error *err) {
+    return kvl_compress_push_batch(out, &x, 1, bias, c, z, n, err);
 }
 
 kvl_status kvl_compress_rollback(kvl_compress_state *x, int64_t n, kvl_error *err) {
@@ -314,7 +352,9 @@ size_t kvl_compress_rollback_bytes(const kvl_compress_state *x) {
 }
 
 size_t kvl_compress_state_bytes(const kvl_compress_state *x) {
-    return (size_t)state_floats(x) * sizeof(float) - kvl_compress_rollback_bytes(x);
+    int64_t m = x->comp.ratio, floats = 2 * (x->n % m) * x->row;
+    if (x->comp.overlap && x->n >= m) floats += 2 * m * x->comp.width;
+    return (size_t)floats * sizeof(float);
 }
 
 /* --- the definition --------------------------------------------------------------------------- */

@@ -138,20 +138,23 @@ kvl_status kvl_random_permutation(kvl_tensor **out, int64_t n, uint64_t seed, kv
     kvl_status status = kvl_tensor_new(out, KVL_INT32, 1, &n, err);
     if (status != KVL_OK) return status;
     int32_t *p = kvl_tensor_i32(*out); /* (n) */
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; status == KVL_OK && i < n; i++) {
         p[i] = (int32_t)i;
-    for (int64_t i = n - 1; i > 0; i--) { /* Fisher and Yates: swap with one of 0 .. i */
+        if ((i & 0xfffff) == 0 && kvl_cancelled()) status = KVL_ECANCEL;
+    }
+    for (int64_t i = n - 1; status == KVL_OK && i > 0; i--) { /* Fisher and Yates: swap with 0 .. i */
         uint32_t bits[4];
-        if ((i & 0xffff) == 0 && kvl_cancelled()) {
-            kvl_tensor_free(*out);
-            *out = NULL;
-            return kvl_fail(err, KVL_ECANCEL, "interrupted");
-        }
         kvl_philox(bits, seed, (uint64_t)i, 0);
         int64_t j = (int64_t)((bits[0] * ((uint64_t)i + 1)) >> 32);
         int32_t kept = p[i];
         p[i] = p[j];
         p[j] = kept;
+        if ((i & 0xffff) == 0 && kvl_cancelled()) status = KVL_ECANCEL;
+    }
+    if (status != KVL_OK) {
+        kvl_tensor_free(*out);
+        *out = NULL;
+        return kvl_fail(err, KVL_ECANCEL, "interrupted");
     }
     return KVL_OK;
 }

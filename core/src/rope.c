@@ -98,7 +98,11 @@ kvl_status kvl_rope_apply(const kvl_rope *rope, const kvl_rope_args *a, kvl_erro
         return kvl_fail(err, KVL_EINVAL,
                         "rope: %lld rotated channels, must be even and <= width %lld",
                         (long long)rope->n, (long long)a->width);
-    int64_t floats, tiles;
+    int64_t floats, tiles, last;
+    if (!a->pos && (a->pos0 < 0 || a->stride < 0 || !kvl_mul(&last, a->tokens, a->stride) ||
+                    last > INT64_MAX - a->pos0))
+        return kvl_fail(err, KVL_EINVAL, "rope: %lld tokens from position %lld, %lld apart",
+                        (long long)a->tokens, (long long)a->pos0, (long long)a->stride);
     if (a->batch < 0 || a->tokens < 0 || a->heads < 0 || !kvl_mul(&floats, a->heads, a->width) ||
         floats > INT64_MAX / 2)
         return kvl_fail(err, KVL_EINVAL, "rope: x [%lld, %lld, %lld, %lld]", (long long)a->batch,

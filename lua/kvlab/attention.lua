@@ -6,18 +6,19 @@
 -- the records of a pool) is the store's business, so the full-sequence form and decoding through caches are
 -- this one code.
 --
---   A:project(x, pos)  -> p         everything that is multiplied by weights before the cache is touched
---   A:store(p, pos0, cell)          owner: pool, append the entries and keys that the chunk completes
+--   A:project_owner(x) -> p         an owner: what its entries and index keys are made of
+--   A:store(p, pos0, cell)          pools it, appends the entries and keys that the chunk completes
+--   A:project(x, pos)  -> p         queries, index queries, window rows
 --   A:read(p, pos0, cell, shared)   select, read window and entries -> out [B, T, H, width]
---   A:output(out, pos) -> y         [B, T, D]
+--   A:output(out, pos, order) -> y  [B, T, D]
 --
--- The first and the last work on a batch; storing and reading are done for each sequence by itself when the
--- sequences of a batch are at different positions (A.slice cuts p).
+-- Projections and output work on a batch; storing and reading are done for each sequence by itself when the
+-- sequences of a batch are at different positions (attention.slice cuts p).
 --
 -- `shared` is what the layers of one pass publish: shared.cells[i], and for selecting layers shared.lists[i]
 -- (int32 [B, T, k], entries in ascending order, -1 for none) and shared.pools[i].
 -- Formulas: DeepSeek-V2 report 2.1 (MLA), V3.2 report 2.1 (indexer), V4 report 2.3 and V4.1 report 2.3.
-local cell = require 'kvlab.cell'
+local cells = require 'kvlab.cell'
 local kernels = require 'kvlab.kernels'
 local layout = require 'kvlab.layout'
 local opts = require 'kvlab.options'
@@ -29,8 +30,9 @@ local width_rules = require 'kvlab.widths'
 
 local attention = {}
 
-local class = {}
-local meta = { __index = class, __name = 'kvlab.Attention' }
+local class = {} -- what users call
+local internal = setmetatable({}, { __index = class }) -- what model and sequence call besides
+local meta = { __index = internal, __name = 'kvlab.Attention' }
 
 attention.orders = { 'expand', 'absorb', 'merged' }
 
@@ -47,15 +49,18 @@ local function softmax_scale(s)
   return scale
 end
 
--- One RoPE table for a layer: its query, window, entries, index queries and keys and the inverse alike (unless the
--- index has fewer channels than it rotates: then one of its own, `most` channels wide). K = V
+-- One RoPE table for a layer: its query, window, entries, index queries and keys and the inverse alike. K = V
 -- layers that read compressed entries have a base of their own with YaRN, those that read none plain RoPE.
+-- An index key that is narrower than a head rotates all its channels.
 local function rope_table(s, most)
   local get = s.get
   local n = s.form == 'heads' and get 'head_dim' or get('qk_rope_head_dim', true) or 0
-  if most and n <= most then return nil end
-  n = most or n
+  n = math.min(n, most or n)
   if n == 0 then return nil end
+  if n % 2 ~= 0 then
+    local name = most == n and 'index_head_dim' or s.form == 'heads' and 'head_dim' or 'qk_rope_head_dim'
+    error(('%s: %s = %d is odd, but RoPE rotates pairs'):format(s.at, name, n), 0)
+  end
   local theta, yarn = get('rope_theta', true) or 10000, get('rope_scaling', true)
   if s.form == 'entry' then
     if s.owner then theta = get('compress_rope_theta', true) or theta else yarn = nil end
@@ -74,16 +79,11 @@ function attention.new(L, i, widths, options)
   local s = shape.of(L, i, widths)
   local self = setmetatable({ index = i, shape = s, w = {}, scale = softmax_scale(s), freqs = rope_table(s),
     eps = s.get('rms_norm_eps', true) or 1e-6, order = options.order, index_query = options.index_query }, meta)
-  self.index_freqs = s.index and rope_table(s, s.index.channels) or self.freqs
+  if s.topk then self.index_freqs = rope_table(s, s.index.channels) end
   if self.order then opts.word(self.order, attention.orders, 'order') end
   for _, spec in ipairs(weights.of(s)) do
     local value = options.weights[spec.name]
-    if not value then error(('%s: the weight %s is missing'):format(s.at, spec.name), 0) end
-    local have, want = value.shape, spec.shape
-    if #have ~= #want or have[1] ~= want[1] or have[2] ~= want[2] then
-      error(('%s: the weight %s is {%s}, expected {%s}'):format(s.at, spec.name, table.concat(have, ', '),
-        table.concat(want, ', ')), 0)
-    end
+    weights.check(value, spec, s.at)
     self.w[spec.name] = value
   end
   if s.form == 'latent' then self:split_up_projection() end
@@ -91,12 +91,12 @@ function attention.new(L, i, widths, options)
 end
 
 -- Owners after the cut project the encoder's output, unless they say source = input (V4.1 report 2.2).
-function class:fed_by_encoder(cut)
+function internal:fed_by_encoder(cut)
   return self.index > cut and self.shape.layer.source ~= 'input'
 end
 
 -- kv_b_proj holds, head after head, the rows of the key and of the value up-projection.
-function class:split_up_projection()
+function internal:split_up_projection()
   local get = self.shape.get
   local H, nope, d_v = get 'num_attention_heads', get 'qk_nope_head_dim', get 'v_head_dim'
   local up = self.w['kv_b_proj.weight']:reshape(H, nope + d_v, get 'kv_lora_rank')
@@ -105,7 +105,7 @@ function class:split_up_projection()
 end
 
 -- W~Q_h = W^UQ_h (W^UK_h)^T and W~O_h = W^UV_h W^O_h (article, Figures 5 and 6), made when first used.
-function class:merge_weights()
+function internal:merge_weights()
   if self.query_merged then return end
   local get = self.shape.get
   local H, nope, rope, d_v = get 'num_attention_heads', get 'qk_nope_head_dim', get 'qk_rope_head_dim', get 'v_head_dim'
@@ -133,14 +133,14 @@ local function at(pos, options)
   return options
 end
 
-function class:rotate(x, pos, stride, inverse)
+function internal:rotate(x, pos, stride, inverse)
   if not self.freqs then return x end
   return kernels.rope(x, self.freqs, at(pos, { stride = stride, inverse = inverse,
     half_split = self.shape.get('rope_interleave', true) == false }))
 end
 
 -- The latent that queries come from: x itself without query compression.
-function class:query_latent(x)
+function internal:query_latent(x)
   local w = self.w
   if w['q_a_proj.weight'] then
     return kernels.rms_norm(linear(x, w['q_a_proj.weight']), w['q_a_layernorm.weight'], self.eps)
@@ -158,7 +158,7 @@ local function per_head(x, w)
 end
 
 -- Queries as they meet the rows, [B, T, H, key width]: rotated, and for MLA in the order of computation.
-function class:queries(latent, pos, order)
+function internal:queries(latent, pos, order)
   local w, get = self.w, self.shape.get
   local B, T = latent.shape[1], latent.shape[2]
   local H = get 'num_attention_heads'
@@ -182,7 +182,7 @@ end
 
 -- The row of one token before pooling, rotation and norm, and what finishes it: per-head K and V, latent and
 -- rotary key, or one entry. `prefix` is 'window.' for local KV beside an own cache.
-function class:raw_row(x, prefix)
+function internal:raw_row(x, prefix)
   local w = self.w
   if self.shape.form == 'heads' then
     return tensor.cat({ linear(x, w[prefix .. 'k_proj.weight']), linear(x, w[prefix .. 'v_proj.weight']) }, 3)
@@ -192,7 +192,7 @@ function class:raw_row(x, prefix)
 end
 
 -- Norm and rotation of pooled rows [B, n, channels] whose tokens start `stride` apart.
-function class:finish_row(row, pos, stride, prefix)
+function internal:finish_row(row, pos, stride, prefix)
   local s = self.shape
   local B, n = row.shape[1], row.shape[2]
   if s.form == 'heads' then
@@ -207,7 +207,7 @@ function class:finish_row(row, pos, stride, prefix)
 end
 
 -- Local KV of the chunk: [B, T, channels], one row a token.
-function class:local_rows(x, pos)
+function internal:local_rows(x, pos)
   if self.shape.form == 'entry' then
     local row = kernels.rms_norm(linear(x, self.w['wkv.weight']), self.w['kv_norm.weight'], self.eps)
     return self:rotate(row, pos)
@@ -217,7 +217,7 @@ function class:local_rows(x, pos)
 end
 
 -- --- the index ----------------------------------------------------------------------------------------
-function class:index_norm(key)
+function internal:index_norm(key)
   local w = self.w
   if self.shape.layer.keys == 'input' then
     return kernels.layer_norm(key, w['indexer.k_norm.weight'], w['indexer.k_norm.bias'], 1e-6)
@@ -226,7 +226,7 @@ function class:index_norm(key)
 end
 
 -- RoPE and Hadamard of index queries and keys alike.
-function class:index_rotate(x, pos, stride)
+function internal:index_rotate(x, pos, stride)
   local get = self.shape.get
   if self.index_freqs then
     local first = get('index_rope', true) == 'first'
@@ -237,7 +237,7 @@ function class:index_rotate(x, pos, stride)
 end
 
 -- Index queries [B, T, heads, d] and head weights [B, T, heads] with the constants d^-1/2 heads^-1/2.
-function class:index_queries(x, latent, pos)
+function internal:index_queries(x, latent, pos)
   local s, w, get = self.shape, self.w, self.shape.get
   local heads, d = get 'index_n_heads', s.index.channels
   local q = linear(s.form == 'heads' and x or latent, w['indexer.wq_b.weight'])
@@ -249,10 +249,10 @@ end
 
 -- --- projections of a chunk ---------------------------------------------------------------------------
 -- What an owner takes in: candidates and scores of the compressors, or the key of the token itself.
-function class:project_owner(x)
+function internal:project_owner(x)
   local s, w, l = self.shape, self.w, self.shape.layer
   local p = { owner_T = x.shape[2] }
-  if s.form == 'entry' then p.candidates = linear(x, w['compressor.wkv.weight']) else p.candidates = self:raw_row(x, '') end
+  p.candidates = s.form == 'entry' and linear(x, w['compressor.wkv.weight']) or self:raw_row(x, '')
   if w['compressor.wgate.weight'] then p.gate = linear(x, w['compressor.wgate.weight']) end
   if l.keys == 'input' then p.index_keys = linear(x, w['indexer.wk.weight'])
   elseif l.keys == 'compressor' then
@@ -263,7 +263,7 @@ function class:project_owner(x)
 end
 
 -- A:project(x, pos) -> p for x [B, T, D].
-function class:project(x, pos)
+function internal:project(x, pos)
   local s = self.shape
   local T = x.shape[2]
   local p = { T = T, order = s.form == 'latent' and (self.order or (T > 1 and 'expand' or 'absorb')) or nil }
@@ -286,7 +286,7 @@ end
 -- --- storing ------------------------------------------------------------------------------------------
 -- A:store(p, pos0, cell): the owner takes the tokens of p = project_owner(x) in, from position pos0 on, and
 -- stores the entries and keys that they complete.
-function class:store(p, pos0, cell)
+function internal:store(p, pos0, cell)
   local s, w, l = self.shape, self.w, self.shape.layer
   local m = s.ratio
   local start = pos0 - pos0 % m -- the first token of the first block that this chunk can complete
@@ -309,7 +309,7 @@ end
 
 -- --- reading ------------------------------------------------------------------------------------------
 -- MLA: rows [B, S, rank + rope] as per-head keys [B, S, H, nope + rope] and values [B, S, H, d_v].
-function class:expand(rows)
+function internal:expand(rows)
   local get = self.shape.get
   local B, S = rows.shape[1], rows.shape[2]
   local H, rank, rope = get 'num_attention_heads', get 'kv_lora_rank', get 'qk_rope_head_dim'
@@ -320,7 +320,7 @@ function class:expand(rows)
 end
 
 -- Column ranges of a row source for this layer's form.
-function class:columns(source)
+function internal:columns(source)
   local s = self.shape
   local dims = s.main or s.local_kv
   source.kv_heads = dims.kv_heads
@@ -334,25 +334,29 @@ function class:columns(source)
   return source
 end
 
+-- What was published for the last T queries: behind the cut, bounded replay runs fewer of them.
+local function last(ids, T) return ids:slice(2, -T, -1):contiguous() end
+
 -- Scores the owner's keys and publishes the list, and the pool, of the chunk.
-function class:select(p, pos0, shared)
+function internal:select(p, pos0, cell, shared)
   local s = self.shape
   local store = shared.cells[s.owner].index
-  local keys = store:source('index', shared.cells[self.index].counters)
+  local keys = store:source('index', cell.counters)
   keys.pos0, keys.store = nil, nil
   local found
   if store:count() == 0 then -- nothing to select yet: an empty list
     found = { top = tensor.filled({ p.q.shape[1], p.T, 1 }, -1, 'int32') }
   else
+    local pool = s.pool and shared.pools[s.owner]
     found = kernels.index { q = p.index_q, w = p.index_w, keys = keys, pos0 = pos0, ratio = s.ratio,
-      k = s.topk, pool = s.pool and shared.pools[s.owner] or nil, build = s.layer.pool or nil }
+      k = s.topk, pool = pool and last(pool, p.T) or nil, build = s.layer.pool or nil }
   end
   shared.lists[self.index] = found.top
   shared.pools[self.index] = found.pool
 end
 
 -- The sources of one chunk: the window, and the entries of the owner that are selected.
-function class:sources(p, pos0, cell, shared)
+function internal:sources(p, pos0, cell, shared)
   local s = self.shape
   local sources = {}
   if s.window > 0 then
@@ -365,7 +369,7 @@ function class:sources(p, pos0, cell, shared)
     if store:count() > 0 then
       local source = store:source('selected', cell.counters)
       local list = shared.lists[s.selector]
-      if list then source.see, source.list = 'list', list:slice(2, -p.T, -1)
+      if list then source.see, source.list = 'list', last(list, p.T)
       else source.see, source.ratio = 'blocks', s.ratio end
       sources[#sources + 1] = self:columns(source)
     end
@@ -373,14 +377,21 @@ function class:sources(p, pos0, cell, shared)
   return sources
 end
 
+-- The width of a head's output; a query that can read nothing yet gives zeros.
+function internal:value_width(order)
+  local dims = self.shape.main or self.shape.local_kv
+  if order == 'expand' then return self.shape.get 'v_head_dim' end
+  return dims.value // dims.kv_heads
+end
+
 -- A:read(p, pos0, cell, shared) -> out [B, T, H, value width].
-function class:read(p, pos0, cell, shared)
-  if self.shape.topk then self:select(p, pos0, shared) end
+function internal:read(p, pos0, cell, shared)
+  if self.shape.topk then self:select(p, pos0, cell, shared) end
   return self:attend(p, pos0, cell, shared)
 end
 
 -- The part of reading that comes after selecting.
-function class:attend(p, pos0, cell, shared)
+function internal:attend(p, pos0, cell, shared)
   local sources = self:sources(p, pos0, cell, shared)
   if p.order == 'expand' then
     for i, source in ipairs(sources) do
@@ -394,19 +405,11 @@ function class:attend(p, pos0, cell, shared)
     value_width = #sources == 0 and self:value_width(p.order) or nil }
 end
 
--- The width of a head's output, for queries that have nothing to read yet (no window and no complete entry).
-function class:value_width(order)
-  local s = self.shape
-  if order == 'expand' then return s.get 'v_head_dim' end
-  local dims = s.main or s.local_kv
-  return dims.value // dims.kv_heads
-end
-
 -- --- output -------------------------------------------------------------------------------------------
 -- A:output(out, pos, order) -> y [B, T, D]: back from rotation (the rows of K = V layers are values that were
 -- rotated), and the output projection; grouped for K = V layers (V4 report 2.3): a matrix for each group of
 -- heads, then one for all.
-function class:output(out, pos, order)
+function internal:output(out, pos, order)
   local s, w = self.shape, self.w
   local B, T = out.shape[1], out.shape[2]
   if s.form == 'entry' then
@@ -427,31 +430,39 @@ end
 
 -- A:forward(x, pos0, cell, shared [, source, from]) -> y [B, T, D]: all of it for one chunk. An owner takes in
 -- `source`, whose first token is at `from`, instead of x.
-function class:forward(x, pos0, cell, shared, source, from)
+function internal:forward(x, pos0, cell, shared, source, from)
   if self.shape.owns then self:store(self:project_owner(source or x), from or pos0, cell) end
   local p = self:project(x, pos0)
   return self:output(self:read(p, pos0, cell, shared), pos0, p.order)
 end
 
--- A:full(x) -> y: a whole sequence x [B, T, D] from position 0, through tensors.
+-- A:full(x) -> y, selected: a whole sequence x [B, T, D] from position 0, through tensors.
 function class:full(x)
-  local own = cell.of_tensors(self, x.shape[1])
-  return self:forward(x, 0, own, { cells = { own }, lists = {}, pools = {} })
+  local D = self.shape.get 'hidden_size'
+  local sizes = tensor.is_tensor(x) and x.shape or {}
+  if #sizes ~= 3 or sizes[3] ~= D or x.size == 0 or x.dtype ~= 'float32' then
+    error(('attention: x is %s, expected float32 {B, T, %d}, B and T 1 or more'):format(tensor.is_tensor(x)
+      and ('%s {%s}'):format(x.dtype, table.concat(sizes, ', ')) or type(x), D), 0)
+  end
+  local own = cells.of_tensors(self, sizes[1])
+  local shared = { cells = { own }, lists = {}, pools = {} }
+  return self:forward(x, 0, own, shared), shared.lists[1]
 end
 
 -- kv.attention(l, widths, options) -> the attention of one layer by itself, which must own what it reads.
--- options: those of attention.new; without weights, random ones from `seed` (1).
+-- options: weights, order; without weights, random ones from `seed` (1).
 function attention.single(l, widths, options)
   options = options or {}
-  opts.check(options, { 'seed', 'weights', 'order', 'index_query' }, 'attention')
+  opts.check(options, { 'seed', 'weights', 'order' }, 'attention')
+  local seed = opts.whole(options.seed or 1, 0, 'attention: seed')
   local L = layout.new { l }
   if #L ~= 1 then error(('attention: expected one layer, got %d'):format(#L), 0) end
   widths = width_rules.merge(nil, widths)
   local own = options.weights or {}
   if not options.weights then
-    for _, spec in ipairs(weights.of(shape.of(L, 1, widths))) do own[spec.name] = weights.random(spec, options.seed or 1) end
+    for _, spec in ipairs(weights.of(shape.of(L, 1, widths))) do own[spec.name] = weights.random(spec, seed) end
   end
-  return attention.new(L, 1, widths, { weights = own, order = options.order, index_query = options.index_query })
+  return attention.new(L, 1, widths, { weights = own, order = options.order })
 end
 
 function meta.__tostring(self) return ('kvlab.Attention: %s'):format(tostring(self.shape.layer)) end

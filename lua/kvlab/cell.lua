@@ -41,12 +41,21 @@ local function tables(table) return setmetatable({ table = table }, Tables) end
 
 function Tables:append(rows) self.table:append(rows) end
 function Tables:count() return #self.table end
--- source(kind, counters): `counters` are those of the layer that reads, which may not be the owner.
+
+-- source(kind, counters): whoever reads counts, not the owner of the rows.
 function Tables:source(kind, counters)
   return { table = self.table, counters = counters, kind = kind, store = self }
 end
 
+-- A single query reads what it selected, and no more; its list then names the rows that were read.
 function Tables:read(source)
+  local list = source.list
+  if list and list.shape[2] == 1 then
+    local n = math.tointeger(list:ge(0):sum()) -- the ids come first, -1 after them
+    local places = tensor.arange(0, list.shape[3] - 1):reshape(1, 1, -1)
+    source.list = tensor.where(list:ge(0), places, list)
+    return self.table:read(list:reshape(-1):slice(1, 1, n), source.kind, source.counters):unsqueeze(1)
+  end
   return self.table:read(1, #self.table, source.kind, source.counters):unsqueeze(1)
 end
 
@@ -151,7 +160,8 @@ function class:fork(counters)
     if store then
       local twin = {}
       for key, value in pairs(store) do twin[key] = value end
-      twin.table, twin.counters = store.table:fork(), copy.counters
+      twin.table = store.table:fork()
+      if store.counters then twin.counters = copy.counters end
       copy[name] = setmetatable(twin, getmetatable(store))
     end
   end
@@ -171,10 +181,11 @@ function class:reserve(pos0, T, ratio)
   if self.window then self.window.table:reserve(T) end
 end
 
--- truncate(position, ratio): back to `position` tokens, from wherever each part of the cell has come to.
+-- truncate(position, ratio): back to `position` tokens, from wherever each part of the cell has come to. Pages that
+-- were reserved for more go back too.
 function class:truncate(position, ratio)
   local function cut(store, entries)
-    if store and store:count() > entries then store.table:truncate(entries) end
+    if store and store:count() >= entries then store.table:truncate(entries) end
   end
   cut(self.main, position // ratio)
   cut(self.index, position // ratio)

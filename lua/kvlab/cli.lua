@@ -43,7 +43,7 @@ end
 -- A positive number of an option.
 function cli.positive(text, option)
   local x = tonumber(text)
-  if not x or not (x > 0) or x == math.huge then cli.usage('%s %s: expected a number above 0', option, text) end
+  if not x or x ~= x or x <= 0 or x == math.huge then cli.usage('%s %s: expected a number above 0', option, text) end
   return x
 end
 
@@ -117,8 +117,9 @@ function cli.describe(command)
   return table.concat(lines, '\n')
 end
 
--- cli.main(words) -> exit status.
-function cli.main(words)
+-- cli.main(words, root) -> exit status. root: the folder of the build tree, or nil when installed.
+function cli.main(words, root)
+  cli.root = root
   local core = require('kvlab.core')
   core.base.catch_interrupts()
   local debugging = false

@@ -9,9 +9,9 @@
 -- layers cost no more than their distinct ones.
 local exact = require 'kvlab.exact'
 local layout = require 'kvlab.layout'
+local opts = require 'kvlab.options'
 local presets = require 'kvlab.presets'
 local shape = require 'kvlab.shape'
-local suggest = require 'kvlab.suggest'
 local width_rules = require 'kvlab.widths'
 
 local count = {}
@@ -109,37 +109,18 @@ function count.widths(L, changes)
   return width_rules.merge(width_rules.merge(nil, base), changes), borrowed
 end
 
--- count.layout(L, options) -> the result (docs/counting.md). options: context (131072), records ('deployed',
--- 'bf16' or a table by role), widths (changes), access ('gather' or 'mask').
+-- count.layout(L, options) -> the result (docs/counting.md). options: context (131072), records (as in
+-- shape.asked), widths (changes), access ('gather' or 'mask').
 function count.layout(L, options)
   options = options or {}
-  for key in pairs(options) do
-    local known = false
-    for _, name in ipairs(OPTIONS) do known = known or name == key end
-    if not known then
-      error(("count: unknown option '%s'%s"):format(tostring(key), suggest.phrase(tostring(key), OPTIONS)), 0)
-    end
-  end
+  opts.check(options, OPTIONS, 'count', 'option')
   local N = context_of(options.context)
   local access = options.access or 'gather'
   if access ~= 'gather' and access ~= 'mask' then
     error(("access = %s: expected gather or mask"):format(tostring(access)), 0)
   end
   local widths, borrowed = count.widths(L, options.widths)
-  local deployed = shape.deployed(L)
-  local asked = options.records
-  if asked == 'deployed' then asked = nil end
-  if asked == 'bf16' then asked = { main = 'bf16', index = 'bf16', window = 'bf16' } end
-  if asked ~= nil and type(asked) ~= 'table' then
-    error(("records = %s: expected 'deployed', 'bf16' or a table { main =, index =, window = }")
-      :format(tostring(asked)), 0)
-  end
-  for role in pairs(asked or {}) do
-    if role ~= 'main' and role ~= 'index' and role ~= 'window' then
-      error(("records: unknown role '%s'%s; roles are main, index and window"):format(tostring(role),
-        suggest.phrase(tostring(role), { 'main', 'index', 'window' })), 0)
-    end
-  end
+  local deployed, asked = shape.deployed(L), shape.asked(options.records)
 
   local result = { layout = L, name = L.name or tostring(L), context = N, access = access, widths = widths,
     borrowed_widths = borrowed, classes = {}, by_class = {} }

@@ -21,9 +21,11 @@ function describe.layer(result, i)
     if l.select == 'topk' then
       parts[1] = ('top-%s of %s'):format(number(s.topk), s.ratio == 1 and 'tokens' or entries(s.ratio))
       if s.pool then
-        parts[1] = parts[1] .. (', inside the pool of %s blocks of %s'):format(number(s.pool.blocks), number(s.pool.block))
+        parts[1] = parts[1] .. (', inside the pool of %s blocks of %s'):format(number(s.pool.blocks),
+          number(s.pool.block))
       elseif l.pool then
-        parts[1] = parts[1] .. (', builds a pool of %s blocks of %s'):format(number(l.pool.blocks), number(l.pool.block))
+        parts[1] = parts[1] .. (', builds a pool of %s blocks of %s'):format(number(l.pool.blocks),
+          number(l.pool.block))
       end
     elseif l.select == 'all' then
       parts[1] = s.ratio == 1 and 'all tokens' or 'all ' .. entries(s.ratio)
@@ -61,8 +63,10 @@ function describe.layers(result)
       borrowed(L:owner(i), i), borrowed(L:selector(i), i), records(c) }
   end
   local lines = format.table(rows, { 'r', 'r', 'l', 'l', 'r', 'r', 'l' })
-  if L.cut then table.insert(lines, L.cut + 2, ('-- encoder above, decoder below: owners below project the output of layer %d')
-    :format(L.cut)) end
+  if L.cut then
+    table.insert(lines, L.cut + 2,
+      ('-- encoder above, decoder below: owners below project the output of layer %d'):format(L.cut))
+  end
   return lines
 end
 

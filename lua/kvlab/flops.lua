@@ -141,7 +141,8 @@ function flops.layout(result)
   if latent then
     -- Only the up-projections and the pairs differ; find the smallest T with expand(T) < absorb(T).
     local s = latent.shape
-    local up = exact(s.get 'kv_lora_rank') * s.get 'num_attention_heads' * (s.get 'qk_nope_head_dim' + s.get 'v_head_dim')
+    local up = exact(s.get 'kv_lora_rank') * s.get 'num_attention_heads'
+      * (s.get 'qk_nope_head_dim' + s.get 'v_head_dim')
     local _, all = prefill_visits(latent, L, widths, N, result.access)
     local function wins(T)
       local pairs_read = all
@@ -149,7 +150,8 @@ function flops.layout(result)
         local _, before = prefill_visits(latent, L, widths, N - T, result.access)
         pairs_read = all - before
       end
-      return up * rows_reached(latent, N, T) + pairs_read * pair_cost(s, 'expand') < up * T + pairs_read * pair_cost(s, 'absorb')
+      local expand = up * rows_reached(latent, N, T) + pairs_read * pair_cost(s, 'expand')
+      return expand < up * T + pairs_read * pair_cost(s, 'absorb')
     end
     if wins(N) then
       local low, high = 1, N

@@ -129,7 +129,7 @@ local function quantisers_of(name, t)
   return made, deployed
 end
 
--- golden.read(json_text, name) -> { name, kind, layout, widths, quantisers, deployed, orders }
+-- golden.read(json_text, name) -> { name, kind, layout, widths, quantisers, deployed }
 function golden.read(text, name)
   local ok, t = pcall(json.decode, text)
   if not ok then fail(name, '%s', t) end

@@ -20,7 +20,7 @@ kv.records = record.names
 kv.record_named = record.named
 
 -- tensors
-kv.safetensors = core.safetensors
+kv.safetensors = { open = core.safetensors.open, save = core.safetensors.save }
 for _, part in ipairs { 'kvlab.tensor', 'kvlab.kernels' } do
   for name, value in pairs(require(part)) do kv[name] = value end
 end

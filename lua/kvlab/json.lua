@@ -7,7 +7,7 @@
 -- their order. NaN and infinity do not exist in JSON and become null.
 --
 -- Reading is strict: what the RFC does not allow is an error that says line and column.
-local suggest = require 'kvlab.suggest'
+local opts = require 'kvlab.options'
 
 local json = {}
 
@@ -172,7 +172,7 @@ end
 
 -- json.encode(value, {indent = n}) -> text. Without indent everything is on one line.
 function json.encode(value, options)
-  suggest.options(options, { 'indent' }, 'json.encode')
+  opts.check(options, { 'indent' }, 'json.encode', 'option')
   local indent = options and options.indent
   if indent ~= nil and (math.type(indent) ~= 'integer' or indent < 0 or indent > 16) then
     error(('json.encode: indent = %s; expected an integer from 0 to 16'):format(tostring(indent)), 2)

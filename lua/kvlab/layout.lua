@@ -9,6 +9,7 @@
 -- name, widths and records are labels for counting and running; they travel with the value but are not
 -- part of its identity: two layouts are equal when their layers and their cut are.
 local layer = require 'kvlab.layer'
+local opts = require 'kvlab.options'
 local suggest = require 'kvlab.suggest'
 
 local layout = {}
@@ -213,13 +214,8 @@ local function label(spec)
       error(('layout: %s = %s: expected a table'):format(key, tostring(spec[key])), 0)
     end
   end
-  local known = {}
-  for _, role in ipairs(RECORDS_FOR) do known[role] = true end
+  opts.check(spec.records, RECORDS_FOR, 'layout: records', 'role')
   for role, record in pairs(spec.records or {}) do
-    if not known[role] then
-      error(("layout: records: unknown role '%s'%s"):format(tostring(role),
-        suggest.phrase(tostring(role), RECORDS_FOR)), 0)
-    end
     if type(record) ~= 'string' then
       error(('layout: records: %s = %s: expected the name of a record'):format(role, tostring(record)), 0)
     end

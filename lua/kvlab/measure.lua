@@ -153,7 +153,7 @@ local function cache_side(seconds)
       if A.shape.owns then A:store(A:project_owner(x), pos0, cells[i]) end
       local p = A:project(x, pos0)
       local stored = now()
-      if A.shape.topk then A:select(p, pos0, shared) end
+      if A.shape.topk then A:select(p, pos0, cells[i], shared) end
       local selected = now()
       A:attend(p, pos0, cells[i], shared)
       local attended = now()

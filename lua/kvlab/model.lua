@@ -6,10 +6,10 @@
 -- caches. Both call model:run, which knows neither.
 local attention = require 'kvlab.attention'
 local cell = require 'kvlab.cell'
-
 local kernels = require 'kvlab.kernels'
 local layout = require 'kvlab.layout'
 local opts = require 'kvlab.options'
+local record = require 'kvlab.record'
 local shape = require 'kvlab.shape'
 local tensor = require 'kvlab.tensor'
 local weights = require 'kvlab.weights'
@@ -17,27 +17,30 @@ local width_rules = require 'kvlab.widths'
 
 local model = {}
 
-local class = {}
-local meta = { __name = 'kvlab.Model', __index = class }
+local class = {} -- what users call
+local internal = setmetatable({}, { __index = class }) -- what other modules call besides
+local meta = { __name = 'kvlab.Model', __index = internal }
 
 local OPTIONS = { 'seed', 'weights', 'tied', 'ffn', 'order', 'quantisers', 'hidden_only' }
+local QUANTISERS = { 'main', 'index', 'window', 'index_query' }
 
 local function linear(x, w) return x:matmul(w:transpose(1, 2)) end
 
 -- --- names and shapes of everything outside attention (as in the released checkpoints) ------------------
 local function block_names(s, i)
   if s.form == 'entry' then
-    return { attn_norm = ('layers.%d.attn_norm.weight'):format(i - 1), ffn_norm = ('layers.%d.ffn_norm.weight'):format(i - 1),
-      gate = ('layers.%d.ffn.w1.weight'):format(i - 1), up = ('layers.%d.ffn.w3.weight'):format(i - 1),
-      down = ('layers.%d.ffn.w2.weight'):format(i - 1) }
+    local at = ('layers.%d.'):format(i - 1)
+    return { attn_norm = at .. 'attn_norm.weight', ffn_norm = at .. 'ffn_norm.weight', gate = at .. 'ffn.w1.weight',
+      up = at .. 'ffn.w3.weight', down = at .. 'ffn.w2.weight' }
   end
   local at = ('model.layers.%d.'):format(i - 1)
   return { attn_norm = at .. 'input_layernorm.weight', ffn_norm = at .. 'post_attention_layernorm.weight',
     gate = at .. 'mlp.gate_proj.weight', up = at .. 'mlp.up_proj.weight', down = at .. 'mlp.down_proj.weight' }
 end
 
--- model.parameters(L, widths, options) -> an ordered list of { name, shape, per (kvlab.weights) }; ffn = 0 leaves the FFN out,
--- tied = true the head, hidden_only everything but the layers and their norms.
+-- model.parameters(L, widths, options) -> an ordered list of { name, shape, per (kvlab.weights) }. options: ffn, the
+-- width of the FFN (intermediate_size), 0 leaves it out; tied leaves the head out, hidden_only everything but the
+-- layers and their norms.
 function model.parameters(L, widths, options)
   local list = {}
   local function add(name, ...) list[#list + 1] = { name = name, shape = { ... } } end
@@ -55,7 +58,7 @@ function model.parameters(L, widths, options)
     add(names.attn_norm, D)
     list[#list].optional = options.hidden_only -- a layer by itself gets its input normed already
     for _, w in ipairs(weights.of(s)) do
-      list[#list + 1] = { name = weights.prefix(s, i) .. w.name, shape = w.shape, per = w.per }
+      list[#list + 1] = { name = weights.prefix(s, i) .. w.name, shape = w.shape }
     end
     if ffn > 0 then
       add(names.ffn_norm, D)
@@ -79,18 +82,22 @@ function model.new(L, widths, options)
   if not layout.is(L) then error(('model: expected a layout, got %s'):format(type(L)), 0) end
   options = options or {}
   opts.check(options, OPTIONS, 'model')
+  local seed = opts.whole(options.seed or 1, 0, 'model: seed')
+  if options.quantisers then opts.check(options.quantisers, QUANTISERS, 'model: quantisers') end
   widths = width_rules.merge(L.widths, widths)
+  local ffn = opts.whole(options.ffn or widths.intermediate_size or 0, 0, 'model: ffn')
   local given = options.weights
+  if given ~= nil and type(given) ~= 'table' then
+    error(('model: weights is a %s, expected a table of tensors by checkpoint name'):format(type(given)), 0)
+  end
   local self = setmetatable({ layout = L, widths = widths, layers = {}, blocks = {}, parameters = {}, names = {},
-    eps = widths.rms_norm_eps or 1e-6, ffn = options.ffn or widths.intermediate_size or 0,
-    hidden_only = options.hidden_only, pools = {} }, meta)
-  for _, spec in ipairs(model.parameters(L, widths, options)) do
+    eps = widths.rms_norm_eps or 1e-6, ffn = ffn, pools = {} }, meta)
+  for _, spec in ipairs(model.parameters(L, widths, { ffn = ffn, tied = options.tied,
+    hidden_only = options.hidden_only })) do
     local value = given and given[spec.name]
-    if given and not value and not spec.optional then
-      error(('model: the weight %s is missing'):format(spec.name), 0)
-    end
+    if given and (value ~= nil or not spec.optional) then weights.check(value, spec, 'model') end
     self.names[#self.names + 1] = spec.name
-    self.parameters[spec.name] = value or weights.random(spec, options.seed or 1)
+    self.parameters[spec.name] = value or weights.random(spec, seed)
   end
   self.quantisers = {}
   for i = 1, #L do
@@ -100,7 +107,7 @@ function model.new(L, widths, options)
     for _, w in ipairs(weights.of(s)) do own[w.name] = self.parameters[prefix .. w.name] end
     local q = options.quantisers
     local index_query = q and q.index_query and s.topk
-      and q.index_query:plan { channels = s.index.channels, rotary = s.index.rotary }
+      and record.of(q.index_query):plan { channels = s.index.channels, rotary = s.index.rotary }
     self.layers[i] = attention.new(L, i, widths, { weights = own, order = options.order,
       index_query = index_query or nil })
     self.blocks[i] = block_names(s, i)
@@ -109,32 +116,33 @@ function model.new(L, widths, options)
   return self
 end
 
--- The plans of a layer's rows under a set of records (main, index, window).
+-- The plans of a layer's rows under a set of records (main, index, window) or their names; none where none is given.
 function model.plans(s, records)
   local function plan(rec, dims)
-    return rec and dims and rec:plan { channels = dims.channels, rotary = dims.rotary, key = dims.key,
+    return rec and dims and record.of(rec):plan { channels = dims.channels, rotary = dims.rotary, key = dims.key,
       value = dims.value } or nil
   end
   return { main = s.owns and plan(records.main, s.main) or nil, index = s.owns and plan(records.index, s.index) or nil,
     window = plan(records.window, s.local_kv) }
 end
 
+-- m:weight(name) -> the tensor of that name, or nil.
 function class:weight(name) return self.parameters[name] end
 
-function class:norm(h, name) return kernels.rms_norm(h, self.parameters[name], self.eps) end
+function internal:norm(h, name) return kernels.rms_norm(h, self.parameters[name], self.eps) end
 
 -- The FFN of layer i (SwiGLU), added to h.
-function class:add_ffn(i, h)
+function internal:add_ffn(i, h)
   if self.ffn == 0 then return h end
   local names, p = self.blocks[i], self.parameters
   local n = self:norm(h, names.ffn_norm)
   return h + linear(linear(n, p[names.gate]):silu() * linear(n, p[names.up]), p[names.down])
 end
 
--- model:run(h, pos0, cells, replay) -> h of the last layer [B, T', D], evaluations. The chunk h [B, T, D] is at
--- positions pos0 ...; replay = n runs the layers after the cut on its last n positions only (V4.1 report
--- 3.2.2), while owners there still take in the encoder's output at every position.
-function class:run(h, pos0, cells, replay)
+-- model:run(h, pos0, cells, replay) -> h of the last layer [B, T', D], evaluations, what the layers published.
+-- The chunk h [B, T, D] is at positions pos0 ...; replay = n runs the layers after the cut on its last n positions
+-- only (V4.1 report 3.2.2), while owners there still take in the encoder's output at every position.
+function internal:run(h, pos0, cells, replay)
   local cut = self.layout.cut or #self.layers
   local shared = { cells = cells, lists = {}, pools = {} }
   local evaluations = 0
@@ -167,7 +175,7 @@ end
 
 -- model:run_batch(h, sequences) -> h [B, 1, D]: one token for each of several sequences at positions of their
 -- own. Projections are done for all at once; each sequence stores and reads for itself.
-function class:run_batch(h, sequences)
+function internal:run_batch(h, sequences)
   local cut = self.layout.cut or #self.layers
   local positions, shared = {}, {}
   for b, seq in ipairs(sequences) do
@@ -193,29 +201,43 @@ function class:run_batch(h, sequences)
   return h
 end
 
--- tokens, as a list, a tensor [T] or [B, T] of ids from 0 -> int32 [B, T].
-function class:tokens(tokens)
+-- tokens, as one id, a list, lists of a batch, or a tensor [T] or [B, T] -> int32 [B, T] of ids from 0.
+function internal:tokens(tokens)
   if type(tokens) == 'number' then tokens = { tokens } end
-  local ids = tensor.is_tensor(tokens) and tokens or tensor.tensor(tokens, 'int32')
+  local ids = tokens
+  if type(tokens) == 'table' then
+    local ok, made = pcall(tensor.tensor, tokens, 'int32')
+    if not ok then error(('tokens: %s'):format(made), 0) end
+    ids = made
+  elseif not tensor.is_tensor(tokens) then
+    error(('tokens: expected ids as a number, a list or a tensor, got %s'):format(type(tokens)), 0)
+  end
   if #ids.shape == 1 then ids = ids:reshape(1, ids.shape[1]) end
-  if #ids.shape ~= 2 or ids.shape[2] == 0 then
-    error(('tokens: expected ids [T] or [B, T] with T >= 1, got {%s}'):format(table.concat(ids.shape, ', ')), 0)
+  if ids.dtype ~= 'int32' or #ids.shape ~= 2 or ids.size == 0 then
+    error(('tokens: expected int32 ids {T} or {B, T} with T >= 1, got %s {%s}'):format(ids.dtype,
+      table.concat(ids.shape, ', ')), 0)
+  end
+  local vocab = self.widths.vocab_size
+  for _, id in ipairs { ids:min(), ids:max() } do
+    if id < 0 or id >= vocab then
+      error(('tokens: id %d is outside 0 .. %d, the ids of the vocabulary'):format(id, vocab - 1), 0)
+    end
   end
   return ids
 end
 
-function class:embed(ids)
+function internal:embed(ids)
   return tensor.embedding(self.parameters['embed.weight'] or self.parameters['model.embed_tokens.weight'], ids)
 end
 
-function class:logits(h)
+function internal:logits(h)
   local p = self.parameters
   local n = self:norm(h, p['norm.weight'] and 'norm.weight' or 'model.norm.weight')
   return linear(n, p['head.weight'] or p['lm_head.weight'] or p['embed.weight'] or p['model.embed_tokens.weight'])
 end
 
 -- Fresh cells of tensors for a batch.
-function class:tensor_cells(batch)
+function internal:tensor_cells(batch)
   local cells = {}
   for i, A in ipairs(self.layers) do cells[i] = cell.of_tensors(A, batch, self.quantisers[i]) end
   return cells

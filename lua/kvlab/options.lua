@@ -11,8 +11,10 @@ function options.suggest(word, words)
   return ''
 end
 
--- check(t, allowed, where): t is a table whose keys are all in the list `allowed`.
-function options.check(t, allowed, where)
+-- check(t, allowed, where [, noun]): t is a table whose keys are all in the list `allowed`; nil is an empty one.
+-- `noun` is what the message calls a key: key, option, field or role. Returns t.
+function options.check(t, allowed, where, noun)
+  if t == nil then return nil end
   if type(t) ~= 'table' then
     error(('%s: expected a table, not a %s'):format(where, type(t)), 0)
   end
@@ -20,9 +22,10 @@ function options.check(t, allowed, where)
     local known = false
     for _, name in ipairs(allowed) do known = known or name == key end
     if not known then
-      error(("%s: unknown key '%s'%s"):format(where, tostring(key), options.suggest(key, allowed)), 0)
+      error(("%s: unknown %s '%s'%s"):format(where, noun or 'key', tostring(key), options.suggest(key, allowed)), 0)
     end
   end
+  return t
 end
 
 -- word(value, words, where): value is one of the words; returns it.

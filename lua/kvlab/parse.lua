@@ -14,7 +14,7 @@ local parse = {}
 
 local MAX_DEPTH = 200
 
-local function fail(state, at, message, ...)
+local function fail(at, message, ...)
   error(('layout text, column %d: ' .. message):format(at, ...), 0)
 end
 
@@ -48,7 +48,7 @@ local function value(state)
     return { blocks = number(blocks), block = number(take(state, '%d+')) }
   end
   local text = take(state, '[%w_+-][%w_.+-]*')
-  if not text then fail(state, state.at, 'expected a value, got %s', here(state)) end
+  if not text then fail(state.at, 'expected a value, got %s', here(state)) end
   if text == 'true' then return true end
   if text == 'false' then return false end
   if text:find('^' .. NUMBER .. '$') then return number(text) end
@@ -60,18 +60,20 @@ local function fields(state, into)
   take(state, '{')
   skip(state)
   while not take(state, '}') do
-    if state.at > #state.text then fail(state, open, "this '{' is never closed") end
+    if state.at > #state.text then fail(open, "this '{' is never closed") end
     local at = state.at
     local name = take(state, '[%a_][%w_]*')
-    if not name then fail(state, at, 'expected a field such as window=64, got %s', here(state)) end
+    if not name then fail(at, 'expected a field such as window=64, got %s', here(state)) end
     skip(state)
-    if not take(state, '=') then fail(state, state.at, "expected '=' after the field '%s', got %s", name, here(state)) end
+    if not take(state, '=') then
+      fail(state.at, "expected '=' after the field '%s', got %s", name, here(state))
+    end
     skip(state)
-    if into[name] ~= nil then fail(state, at, "the field '%s' is given twice", name) end
+    if into[name] ~= nil then fail(at, "the field '%s' is given twice", name) end
     into[name] = value(state)
     skip(state)
     if state.at <= #state.text and not take(state, ',') and state.text:sub(state.at, state.at) ~= '}' then
-      fail(state, state.at, "expected ',' or '}' in the fields, got %s", here(state))
+      fail(state.at, "expected ',' or '}' in the fields, got %s", here(state))
     end
     skip(state)
   end
@@ -81,7 +83,7 @@ end
 local function one_layer(state)
   local at = state.at
   local name = take(state, '%a[%w_]*')
-  if not name then fail(state, at, 'expected a layer such as swa or full/2, got %s', here(state)) end
+  if not name then fail(at, 'expected a layer such as swa or full/2, got %s', here(state)) end
   local kind = name:lower()
   -- "reuse x5" and "reusex5": an x that is followed by a count repeats.
   if not layer.KINDS[kind] then
@@ -95,12 +97,12 @@ local function one_layer(state)
   if take(state, '/') then
     local from = state.at
     local text = take(state, NUMBER)
-    if not text then fail(state, from, 'expected a ratio after %s/, got %s', kind, here(state)) end
+    if not text then fail(from, 'expected a ratio after %s/, got %s', kind, here(state)) end
     given.ratio = number(text)
   end
   if state.text:sub(state.at, state.at) == '{' then fields(state, given) end
   local ok, result = pcall(layer.new, kind, given)
-  if not ok then fail(state, at, '%s', result) end
+  if not ok then fail(at, '%s', result) end
   return result
 end
 
@@ -110,11 +112,11 @@ local function item(state, depth)
   local at = state.at
   local what
   if take(state, '%[') then
-    if depth >= MAX_DEPTH then fail(state, at, 'brackets are nested more than %d deep', MAX_DEPTH) end
+    if depth >= MAX_DEPTH then fail(at, 'brackets are nested more than %d deep', MAX_DEPTH) end
     what = layout.group(part(state, depth + 1))
     if not take(state, '%]') then
-      if state.at > #state.text then fail(state, at, "this '[' is never closed") end
-      fail(state, state.at, "expected ']', got %s", here(state))
+      if state.at > #state.text then fail(at, "this '[' is never closed") end
+      fail(state.at, "expected ']', got %s", here(state))
     end
   else
     what = one_layer(state)
@@ -124,9 +126,9 @@ local function item(state, depth)
     skip(state)
     local from = state.at
     local text = take(state, NUMBER)
-    if not text then fail(state, from, 'expected how often to repeat, got %s', here(state)) end
+    if not text then fail(from, 'expected how often to repeat, got %s', here(state)) end
     local n = math.tointeger(number(text))
-    if not n or n < 1 then fail(state, from, 'repeat count %s: expected a whole number, 1 or more', text) end
+    if not n or n < 1 then fail(from, 'repeat count %s: expected a whole number, 1 or more', text) end
     what = what * n
     skip(state)
   end
@@ -141,7 +143,7 @@ function part(state, depth)
     items[#items + 1] = item(state, depth)
     if take(state, ',') then skip(state) end
   end
-  if #items == 0 then fail(state, start, 'expected a layer, got %s', here(state)) end
+  if #items == 0 then fail(start, 'expected a layer, got %s', here(state)) end
   return items
 end
 
@@ -154,9 +156,9 @@ function parse.layout(text)
   if take(state, '|') then second = part(state, 0) end
   if state.at <= #text then
     if text:sub(state.at, state.at) == '|' then
-      fail(state, state.at, "a second '|': a layout has one encoder and one decoder")
+      fail(state.at, "a second '|': a layout has one encoder and one decoder")
     end
-    fail(state, state.at, "']' closes nothing")
+    fail(state.at, "']' closes nothing")
   end
   return layout.of_parts(first, second)
 end

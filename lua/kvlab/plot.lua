@@ -1,6 +1,6 @@
 -- plot.lua: pictures as text. Every axis is labelled, a log axis says so, and no picture needs colour.
 local format = require 'kvlab.format'
-local suggest = require 'kvlab.suggest'
+local opts = require 'kvlab.options'
 
 local plot = {}
 
@@ -13,17 +13,6 @@ end
 -- The fill of each part of a bar, told apart by shape.
 local FILLS = { utf8 = { '█', '▒', '▚', '·' }, ascii = { '#', '=', '+', '.' } }
 
-local function options_of(given, known, what)
-  for key in pairs(given) do
-    local found = false
-    for _, name in ipairs(known) do found = found or name == key end
-    if not found then
-      error(("%s: unknown option '%s'%s"):format(what, tostring(key), suggest.phrase(tostring(key), known)), 0)
-    end
-  end
-  return given
-end
-
 local BAR_OPTIONS = { 'title', 'unit', 'rows', 'scale', 'parts', 'width', 'ascii', 'from', 'upto' }
 
 -- plot.bars { title =, unit =, scale = 'linear' | 'log', parts = { 'KV', 'search keys' }, rows = { row, ... } } -> text
@@ -31,7 +20,7 @@ local BAR_OPTIONS = { 'title', 'unit', 'rows', 'scale', 'parts', 'width', 'ascii
 -- On a log scale the length of a bar is its total; the parts split that length by their true ratio, because
 -- logarithms cannot be stacked. from and upto widen the axis, so that several pictures can share one.
 function plot.bars(given)
-  local o = options_of(given, BAR_OPTIONS, 'plot.bars')
+  local o = opts.check(given, BAR_OPTIONS, 'plot.bars', 'option')
   local scale = o.scale or 'linear'
   if scale ~= 'linear' and scale ~= 'log' then
     error(("plot.bars: scale = %s: expected linear or log"):format(tostring(scale)), 0)
@@ -45,7 +34,8 @@ function plot.bars(given)
     local sum = 0
     for _, part in ipairs(type(row[2]) == 'table' and row[2] or { row[2] }) do
       if type(part) ~= 'number' or part ~= part or part < 0 or part == math.huge then
-        error(('plot.bars: row %d (%s): expected values of 0 or more, got %s'):format(i, tostring(row[1]), tostring(part)), 0)
+        error(('plot.bars: row %d (%s): expected values of 0 or more, got %s'):format(i, tostring(row[1]),
+          tostring(part)), 0)
       end
       sum = sum + part
     end
@@ -106,7 +96,8 @@ function plot.bars(given)
   end
   lines[#lines + 1] = table.concat(axis)
   lines[#lines + 1] = (pad .. ' ' .. ticks):gsub('%s+$', '')
-  lines[#lines + 1] = ('%s %s%s'):format(pad, o.unit or '', scale == 'log' and ', log scale: equal steps are equal ratios' or '')
+  lines[#lines + 1] = ('%s %s%s'):format(pad, o.unit or '',
+    scale == 'log' and ', log scale: equal steps are equal ratios' or '')
   if o.parts then
     local legend = {}
     for k, name in ipairs(o.parts) do legend[k] = ('%s %s'):format(fills[(k - 1) % #fills + 1]:rep(2), name) end

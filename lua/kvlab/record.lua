@@ -352,6 +352,11 @@ function record.is(value)
   return private[value] ~= nil
 end
 
+-- record.of(value) -> the record itself, or the one of that name.
+function record.of(value)
+  return record.is(value) and value or record.named(value)
+end
+
 for _, spec in ipairs(require 'kvlab.records') do
   record.new(spec)
 end

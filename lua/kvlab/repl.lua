@@ -92,21 +92,24 @@ end
 
 -- --- completion -------------------------------------------------------------------------------------
 
--- The tables in which a field of `value` is found without calling anything.
-local function field_tables(value)
+-- The tables in which a field of `value` is found without calling anything; of a class its public methods.
+local function field_tables(value, kv)
+  local classes = rawget(kv, 'classes') or {}
   local tables, seen = {}, {}
   while value ~= nil and not seen[value] do
     if type(value) == 'table' then tables[#tables + 1] = value end
     seen[value] = true
     local meta = debug.getmetatable(value)
-    value = meta and rawget(meta, '__index')
+    local name = meta and rawget(meta, '__name')
+    local class = type(name) == 'string' and classes[name:match('^kvlab%.(.*)$')]
+    value = class or meta and rawget(meta, '__index')
     if type(value) ~= 'table' then break end
   end
   return tables
 end
 
-local function field(value, name)
-  for _, t in ipairs(field_tables(value)) do
+local function field(value, name, kv)
+  for _, t in ipairs(field_tables(value, kv)) do
     if rawget(t, name) ~= nil then return rawget(t, name) end
   end
 end
@@ -127,13 +130,13 @@ function repl.complete(word, env, kv)
       if value == nil then
         value = rawget(env, name)
         if value == nil then value = rawget(_G, name) end
-        if value == nil then value = field(kv, name) end
+        if value == nil then value = field(kv, name, kv) end
       else
-        value = field(value, name)
+        value = field(value, name, kv)
       end
       if value == nil then return {} end
     end
-    tables = field_tables(value)
+    tables = field_tables(value, kv)
   end
   local found, names = {}, {}
   for _, t in ipairs(tables) do

@@ -9,6 +9,7 @@
 --     own metatables may not have __gc: a finalizer runs later, where nothing can interrupt it;
 --   * the heap may grow by a fixed amount only, and a file cannot catch the error that says so, nor Ctrl-C.
 local base = require('kvlab.core').base
+local opts = require 'kvlab.options'
 local suggest = require 'kvlab.suggest'
 
 local sandbox = {}
@@ -178,7 +179,7 @@ end
 -- "interrupted" after Ctrl-C. options.memory: bytes the Lua heap may grow by. A plain table in the result may
 -- have metamethods of the stranger's: look at nothing but values that kvlab made (a layout checks itself).
 function sandbox.run_text(name, text, facade, options)
-  suggest.options(options, { 'memory' }, 'sandbox.run')
+  opts.check(options, { 'memory' }, 'sandbox.run', 'option')
   local title = ("layout file '%s'"):format(printable(name))
   local memory = options and options.memory or math.min(MAX_MEMORY, base.memory_limit() // 2)
   local function body()

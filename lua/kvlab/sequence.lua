@@ -7,53 +7,27 @@
 local cell = require 'kvlab.cell'
 local model = require 'kvlab.model'
 local opts = require 'kvlab.options'
-local record = require 'kvlab.record'
 local shape = require 'kvlab.shape'
-local tensor = require 'kvlab.tensor'
 local core = require 'kvlab.core'
 
 local sequence = {}
 
-local class = {}
-local meta = { __name = 'kvlab.Sequence', __index = class }
+local class = {} -- what users call
+local internal = setmetatable({}, { __index = class }) -- what other modules call besides
+local meta = { __name = 'kvlab.Sequence', __index = internal }
 
 local function check_open(self)
   if not self.cells then error('the sequence was freed', 0) end
 end
 
--- The record of a role: what the caller asks for, the layer's own, the form's, the role's.
-local function record_of(value)
-  if record.is(value) then return value end
-  return record.named(value)
-end
-
-local function records_of(s, asked, deployed)
-  local own = s.layer
-  local function pick(role, field)
-    local value = asked and asked[role] or own[field] or role ~= 'index' and deployed[s.form] or deployed[role] or 'bf16'
-    return record_of(value)
-  end
-  return { main = pick('main', 'record'), index = pick('index', 'index_record'), window = pick('window', 'window_record') }
-end
-
-local ROLES = { 'main', 'index', 'window' }
-
-local function asked_records(value)
-  if value == nil or value == 'deployed' then return nil end
-  if record.is(value) or type(value) == 'string' then return { main = value, index = value, window = value } end
-  opts.check(value, ROLES, 'sequence: records')
-  return value
-end
-
--- One pool for each plan and model; `pages` limits those that are made now.
+-- One pool for each plan and limit: sequences of a model that ask for the same share their pages.
 local function pool_of(m, pages)
+  local limit = pages or 0
   return function(plan)
-    local known = m.pools[plan]
-    if not known then
-      known = core.pool.new(plan, pages)
-      m.pools[plan] = known
-    end
-    return known
+    local of_plan = m.pools[plan] or {}
+    m.pools[plan] = of_plan
+    of_plan[limit] = of_plan[limit] or core.pool.new(plan, pages)
+    return of_plan[limit]
   end
 end
 
@@ -63,43 +37,42 @@ function sequence.new(m, options)
   opts.check(options, { 'records', 'rollback', 'pages' }, 'sequence')
   local rollback = opts.whole(options.rollback or 0, 0, 'sequence: rollback')
   local pages = options.pages and opts.whole(options.pages, 1, 'sequence: pages')
-  local asked = asked_records(options.records)
-  local deployed = shape.deployed(m.layout)
+  local asked, deployed = shape.asked(options.records), shape.deployed(m.layout)
+  -- `reach` tokens can be taken back now, `most` when enough have come since the last rollback.
   local self = setmetatable({ model = m, cells = {}, counters = {}, position = 0, most = rollback, reach = 0,
     evaluations = 0 }, meta)
   local pool = pool_of(m, pages)
   for i, A in ipairs(m.layers) do
-    local plans = model.plans(A.shape, records_of(A.shape, asked, deployed))
     self.counters[i] = core.pool.counters()
-    self.cells[i] = cell.of_pool(A, plans, pool, self.counters[i], rollback + 1)
+    self.cells[i] = cell.of_pool(A, shape.plans(A.shape, asked, deployed), pool, self.counters[i], rollback + 1)
   end
   return self
 end
 
 local function ratio_of(self, i) return self.model.layers[i].shape.ratio or 1 end
 
--- Runs f on a fork of the cells; they replace the old ones when f returns and vanish when it fails.
+-- Runs f on a fork of the cells, which takes the sequence on by T tokens (back, when negative). They replace the old
+-- ones when f returns and vanish when it fails, wherever it is broken off.
 local function attempt(self, T, f)
   check_open(self)
+  local old, position, reach = self.cells, self.position, self.reach
   local cells = {}
-  local ok, a, b, c = xpcall(function()
-    for i, old in ipairs(self.cells) do
-      cells[i] = old:fork()
-      cells[i]:reserve(self.position, T, ratio_of(self, i))
-    end
-    return f(cells)
-  end, function(problem) return problem end)
-  local dead = ok and self.cells or cells
-  for _, one in ipairs(dead) do one:free() end
+  local ok, a, b = pcall(function()
+    for i, one in ipairs(old) do cells[i] = one:fork() end
+    local result, more = f(cells)
+    self.cells, self.position, self.reach = cells, position + T, math.min(reach + T, self.most)
+    return result, more
+  end)
+  if not ok then self.cells, self.position, self.reach = old, position, reach end
+  for _, one in ipairs(ok and old or cells) do one:free() end
   if not ok then error(a, 0) end
-  self.cells = cells
-  self.position = self.position + T
-  self.reach = self.most -- a chunk moves everything on: as many tokens can be taken back as rows are kept
-  return a, b, c
+  return a, b
 end
 
--- seq:extend(h, { replay = n }) -> hidden states after the last layer [1, T', D] of a chunk of inputs h [1, T, D].
-function class:extend(h, options)
+-- seq:extend(h, { replay = n }) -> hidden states after the last layer [1, T', D] of a chunk of inputs h [1, T, D]. What
+-- is still to be done with them, finish(h), belongs to the attempt.
+function internal:extend(h, options, finish)
+  check_open(self)
   options = options or {}
   opts.check(options, { 'replay' }, 'prefill')
   local replay = options.replay and opts.whole(options.replay, 1, 'prefill: replay')
@@ -109,8 +82,12 @@ function class:extend(h, options)
   if replay and self.position > 0 then
     error(('prefill: replay starts a sequence; this one has %d tokens already'):format(self.position), 0)
   end
-  local out, evaluations = attempt(self, h.shape[2], function(cells)
-    return self.model:run(h, self.position, cells, replay)
+  local T = h.shape[2]
+  local out, evaluations = attempt(self, T, function(cells)
+    for i, one in ipairs(cells) do one:reserve(self.position, T, ratio_of(self, i)) end
+    local result, done = self.model:run(h, self.position, cells, replay)
+    if finish then result = finish(result) end
+    return result, done
   end)
   self.evaluations = self.evaluations + evaluations
   return out
@@ -125,40 +102,44 @@ function class:prefill(tokens, options)
   if ids.shape[1] ~= 1 then
     error(('prefill: expected one sequence of tokens, got a batch of %d'):format(ids.shape[1]), 0)
   end
-  local h = self:extend(self.model:embed(ids), options)
-  return self.model:logits(h:slice(2, -1, -1)):reshape(-1)
+  local m = self.model
+  return self:extend(m:embed(ids), options, function(h) return m:logits(h:slice(2, -1, -1)):reshape(-1) end)
 end
 
--- sequence.decode(m, seqs, h) -> h [B, 1, D]: one token for each sequence. When anything fails, every sequence is
--- taken back to where it was.
-function sequence.step(m, seqs, h)
+-- sequence.step(m, seqs, ids [B, 1]) -> logits [B, 1, V]: one token for each sequence. When anything fails, every
+-- sequence is taken back to where it was.
+function sequence.step(m, seqs, ids)
   local seen = {}
   for b, seq in ipairs(seqs) do
-    if getmetatable(seq) ~= meta then error(('decode: sequence %d is %s'):format(b, type(seq)), 0) end
+    if getmetatable(seq) ~= meta then
+      error(('decode: item %d is a %s, expected a sequence of the model'):format(b, type(seq)), 0)
+    end
     check_open(seq)
     if seq.model ~= m then error(('decode: sequence %d belongs to another model'):format(b), 0) end
     if seen[seq] then error(('decode: sequence %d stands twice in the batch'):format(b), 0) end
     seen[seq] = true
   end
+  local before = {}
+  for b, seq in ipairs(seqs) do before[b] = { seq.position, seq.reach, seq.evaluations } end
   local ok, out = pcall(function()
+    local h = m:embed(ids)
     for _, seq in ipairs(seqs) do
       for i, one in ipairs(seq.cells) do one:reserve(seq.position, 1, ratio_of(seq, i)) end
     end
-    if #seqs == 1 then return (m:run(h, seqs[1].position, seqs[1].cells)) end
-    return m:run_batch(h, seqs)
-  end)
-  if not ok then
-    for _, seq in ipairs(seqs) do
-      for i, one in ipairs(seq.cells) do one:truncate(seq.position, ratio_of(seq, i)) end
+    h = #seqs == 1 and m:run(h, seqs[1].position, seqs[1].cells) or m:run_batch(h, seqs)
+    local logits = m:logits(h)
+    for b, seq in ipairs(seqs) do
+      seq.position, seq.reach = before[b][1] + 1, math.min(before[b][2] + 1, seq.most)
+      seq.evaluations = before[b][3] + #m.layers
     end
-    error(out, 0)
+    return logits
+  end)
+  if ok then return out end
+  for b, seq in ipairs(seqs) do
+    seq.position, seq.reach, seq.evaluations = table.unpack(before[b])
+    for i, one in ipairs(seq.cells) do one:truncate(seq.position, ratio_of(seq, i)) end
   end
-  for _, seq in ipairs(seqs) do
-    seq.position = seq.position + 1
-    seq.reach = math.min(seq.reach + 1, seq.most)
-    seq.evaluations = seq.evaluations + #m.layers
-  end
-  return out
+  error(out, 0)
 end
 
 -- seq:decode(token) -> logits [V].
@@ -166,18 +147,18 @@ function class:decode(token)
   check_open(self)
   local ids = self.model:tokens(token)
   if ids.shape[1] ~= 1 or ids.shape[2] ~= 1 then error('decode: expected one token', 0) end
-  return self.model:logits(sequence.step(self.model, { self }, self.model:embed(ids))):reshape(-1)
+  return sequence.step(self.model, { self }, ids):reshape(-1)
 end
 
 -- model:decode(seqs, tokens) -> logits [B, V].
 function sequence.decode(m, seqs, tokens)
   if type(seqs) ~= 'table' or #seqs == 0 then error('decode: expected a list of sequences', 0) end
-  local ids = tensor.is_tensor(tokens) and tokens or tensor.tensor(tokens, 'int32')
-  if ids.shape[#ids.shape] ~= #seqs or #ids.shape > 1 then
+  local ids = m:tokens(tokens)
+  if ids.shape[1] ~= 1 or ids.shape[2] ~= #seqs then
     error(('decode: %d sequences need a list of as many tokens, got {%s}'):format(#seqs,
       table.concat(ids.shape, ', ')), 0)
   end
-  return m:logits(sequence.step(m, seqs, m:embed(ids:reshape(#seqs, 1)))):reshape(#seqs, -1)
+  return sequence.step(m, seqs, ids:reshape(#seqs, 1)):reshape(#seqs, -1)
 end
 
 -- seq:fork() -> a sequence with the same past; complete pages are shared, others copied when written.
@@ -200,12 +181,13 @@ function class:rollback(n)
     error(('rollback: %d tokens, but the sequence has %d'):format(n, self.position), 0)
   end
   if n > self.reach then
-    error(('rollback: %d tokens, but rows for %d are kept; make the sequence with rollback = %d'):format(n, self.reach,
-      n), 0)
+    local why = n > self.most and 'make the sequence with rollback = ' .. n
+      or ('%d are kept, less what was taken back already'):format(self.most)
+    error(('rollback: %d tokens, but only %d can be taken back; %s'):format(n, self.reach, why), 0)
   end
-  self.position = self.position - n
-  for i, one in ipairs(self.cells) do one:truncate(self.position, ratio_of(self, i)) end
-  self.reach = self.reach - n
+  attempt(self, -n, function(cells)
+    for i, one in ipairs(cells) do one:truncate(self.position - n, ratio_of(self, i)) end
+  end)
 end
 
 -- The sums of what each layer says, and the layers.

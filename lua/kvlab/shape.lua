@@ -1,7 +1,7 @@
 -- shape.lua: one layer with its numbers filled in: what a row is, who owns it, which record holds it.
 -- The place where layer, widths and records meet; counting, reports and running all ask here.
 local layer = require 'kvlab.layer'
-local presets = require 'kvlab.presets'
+local opts = require 'kvlab.options'
 local record = require 'kvlab.record'
 
 local shape = {}
@@ -83,6 +83,10 @@ function shape.of(L, i, widths)
       error(('%s: its rows would be %d values wide, but it reads those of %s, which are %d; leave out the fields that '
         .. 'change them'):format(at, mine.channels, L:called(owner), out.main.channels), 0)
     end
+    if mine.kv_heads ~= out.main.kv_heads then
+      error(('%s: num_key_value_heads = %d, but the rows of %s have %d; leave it out'):format(at, mine.kv_heads,
+        L:called(owner), out.main.kv_heads), 0)
+    end
   end
   if out.index then
     out.index.rotary = math.min(get('qk_rope_head_dim', true) or 0, out.index.channels)
@@ -95,29 +99,49 @@ end
 -- --- records ------------------------------------------------------------------------------------------
 local ROLES = { main = 'record', index = 'index_record', window = 'window_record' }
 
--- shape.deployed(L) -> the records that a layout's rows have when nobody asks for others. A layout without records of
--- its own stores entries as V4.1 does, per-head rows and latents in bf16.
+-- shape.deployed(L) -> what L is stored in unless somebody asks for something else: its own records, or those of
+-- V4.1, with per-head rows and latents in bf16.
 function shape.deployed(L)
   if L.records then return L.records end
-  local r = presets.load('v4.1-flash').records
+  local r = require('kvlab.presets').load('v4.1-flash').records
   return { main = r.main, index = r.index, window = r.window, heads = 'bf16', latent = 'bf16' }
 end
 
--- The name of the record in which layer `i` (an owner for main and index) stores `role`. What a command asks
--- for comes first, then the layer's own field, then the form's, then the role's.
-local function record_name(s, role, asked, deployed)
-  if asked and asked[role] then return asked[role] end
-  return s.layer[ROLES[role]] or role ~= 'index' and deployed[s.form] or deployed[role] or 'bf16'
+-- shape.asked(value) -> { main =, index =, window = }, or nil for 'deployed': the option `records` of counting and
+-- running, in which one record, or its name, stands for all three.
+function shape.asked(value)
+  if value == nil or value == 'deployed' then return nil end
+  if type(value) == 'string' or record.is(value) then return { main = value, index = value, window = value } end
+  if type(value) ~= 'table' then
+    error(("records = %s: expected 'deployed', a record or its name, or a table { main =, index =, window = }")
+      :format(tostring(value)), 0)
+  end
+  opts.check(value, { 'main', 'index', 'window' }, 'records', 'role')
+  return value
+end
+
+-- The record in which layer `i` (an owner for main and index) stores `role`. What was asked for comes first, then
+-- the layer's own field, then the form's, then the role's.
+local function record_of(s, role, asked, deployed)
+  return record.of(asked and asked[role] or s.layer[ROLES[role]] or role ~= 'index' and deployed[s.form]
+    or deployed[role] or 'bf16')
 end
 
 -- shape.plan(s, role, asked, deployed) -> the compiled record of one row: bytes, pages, encode and decode.
 function shape.plan(s, role, asked, deployed)
   local dims = role == 'main' and s.main or role == 'index' and s.index or s.local_kv
-  local named = record.named(record_name(s, role, asked, deployed))
-  local ok, plan = pcall(named.plan, named, { channels = dims.channels, rotary = dims.rotary, key = dims.key,
+  local found = record_of(s, role, asked, deployed)
+  local ok, plan = pcall(found.plan, found, { channels = dims.channels, rotary = dims.rotary, key = dims.key,
     value = dims.value })
   if not ok then error(('%s: %s'):format(s.at, plan), 0) end
-  return plan, named
+  return plan, found
+end
+
+-- shape.plans(s, asked, deployed) -> { main =, index =, window = } of what the layer keeps itself.
+function shape.plans(s, asked, deployed)
+  return { main = s.owns and (shape.plan(s, 'main', asked, deployed)) or nil,
+    index = s.owns and s.index and (shape.plan(s, 'index', asked, deployed)) or nil,
+    window = s.local_kv and (shape.plan(s, 'window', asked, deployed)) or nil }
 end
 
 return shape

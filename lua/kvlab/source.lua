@@ -2,6 +2,7 @@
 local json = require 'kvlab.json'
 local layer = require 'kvlab.layer'
 local layout = require 'kvlab.layout'
+local opts = require 'kvlab.options'
 local parse = require 'kvlab.parse'
 local presets = require 'kvlab.presets'
 local record = require 'kvlab.record'
@@ -85,10 +86,7 @@ function source.records(word)
       error(("records '%s': expected deployed, bf16 or main=NAME,index=NAME,window=NAME%s"):format(word,
         suggest.phrase(word, { 'deployed', 'bf16' })), 0)
     end
-    if role ~= 'main' and role ~= 'index' and role ~= 'window' then
-      error(("records: unknown role '%s'%s; roles are main, index and window"):format(role,
-        suggest.phrase(role, { 'main', 'index', 'window' })), 0)
-    end
+    opts.check({ [role] = name }, { 'main', 'index', 'window' }, 'records', 'role')
     record.named(name)
     set[role] = name
   end

@@ -87,24 +87,4 @@ function suggest.list(names)
   return table.concat(list, ', ', 1, #list - 1) .. ' and ' .. list[#list]
 end
 
--- options(given, allowed, what): raises an error for the first key of `given` that is not in `allowed`;
--- nil is no options at all. `what` begins the message: "json.encode: unknown option 'indnt'; did ...".
-function suggest.options(given, allowed, what)
-  if given == nil then return end
-  if type(given) ~= 'table' then
-    error(('%s: expected a table of options, got %s'):format(what, type(given)), 3)
-  end
-  local known = {}
-  for _, name in ipairs(allowed) do known[name] = true end
-  local unknown = {}
-  for key in pairs(given) do
-    if not known[key] then unknown[#unknown + 1] = tostring(key) end
-  end
-  if #unknown == 0 then return end
-  table.sort(unknown)
-  local near = suggest.phrase(unknown[1], allowed)
-  if near == '' then near = '; known are ' .. suggest.list(allowed) end
-  error(("%s: unknown option '%s'%s"):format(what, unknown[1], near), 3)
-end
-
 return suggest

@@ -3,6 +3,7 @@
 -- Names and shapes are those of the released checkpoints (semantics: V2/V3 `self_attn.*`, V4/V4.1 `attn.*`),
 -- matrices [out, in], so that a released file, a golden vector and our own checkpoint read alike. The list is
 -- also what flops.lua counts: a weight that is missing here is neither made nor counted.
+local standin = require 'kvlab.standin'
 local tensor = require 'kvlab.tensor'
 
 local weights = {}
@@ -107,6 +108,21 @@ function weights.of(s)
     end
   end
   return list
+end
+
+-- weights.check(value, spec, where): value is a float32 tensor of the shape of spec { name, shape }.
+function weights.check(value, spec, where)
+  if value == nil then error(('%s: the weight %s is missing'):format(where, spec.name), 0) end
+  local want = table.concat(spec.shape, ', ')
+  if standin.is(value) then return end -- a measurement's: only its shape counts, and that came from `spec`
+  if not tensor.is_tensor(value) then
+    error(('%s: the weight %s is a %s, expected a tensor {%s}'):format(where, spec.name, type(value), want), 0)
+  end
+  local have = table.concat(value.shape, ', ')
+  if have ~= want or value.dtype ~= 'float32' then
+    error(('%s: the weight %s is {%s}, expected {%s}%s'):format(where, spec.name, have, want,
+      value.dtype ~= 'float32' and (' in float32, not %s'):format(value.dtype) or ''), 0)
+  end
 end
 
 -- weights.random({ name, shape }, seed) -> a tensor: matrices normal with a deviation of 1/sqrt(inputs), norms one,

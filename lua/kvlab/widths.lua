@@ -103,6 +103,9 @@ end
 
 -- widths.merge(base, changes) -> a checked table of its own. 'none' removes a width.
 function widths.merge(base, changes)
+  if changes ~= nil and type(changes) ~= 'table' then
+    error(('widths: expected a table such as { head_dim = 64 }, got a %s'):format(type(changes)), 0)
+  end
   local merged = {}
   for name, value in pairs(base or {}) do merged[name] = value end
   for name, value in pairs(changes or {}) do

@@ -3,15 +3,19 @@
  * shapes are checked. */
 #include "lkvl.h"
 
+static bool has_rows(const kvl_tensor *t, bool whole) {
+    int last = t->ndim - 1;
+    if (whole) return kvl_tensor_is_contiguous(t);
+    return last >= 0 && (t->stride[last] == 1 || t->shape[last] == 1);
+}
+
 /* Replaces the float32 tensor at `arg` by one whose last dimension has step 1 (itself, or a copy).
  */
 void kvl_need_rows(lua_State *L, int arg, bool whole) {
     kvl_error err;
     kvl_tensor *t = kvl_check_tensor(L, arg);
     if (t->dtype != KVL_FLOAT32) luaL_argerror(L, arg, "expected a float32 tensor, got int32");
-    if (whole ? kvl_tensor_is_contiguous(t)
-              : t->ndim > 0 && (t->stride[t->ndim - 1] == 1 || t->shape[t->ndim - 1] == 1))
-        return;
+    if (has_rows(t, whole)) return;
     kvl_tensor **slot = kvl_push_tensor(L);
     t = kvl_check_tensor(L, arg);
     if (kvl_tensor_contiguous(slot, t, &err) != KVL_OK) kvl_raise(L, &err);
@@ -60,7 +64,8 @@ const float *kvl_vector(lua_State *L, int arg) {
 }
 
 /* Pushes field `name` of the table at `at` when it is a tensor; returns its stack index or 0. */
-int kvl_tensor_field(lua_State *L, int at, const char *name, bool whole) {
+int kvl_tensor_field(lua_State *L, int at, const char *name, kvl_dtype dtype, bool whole) {
+    kvl_error err;
     if (lua_getfield(L, at, name) == LUA_TNIL) {
         lua_pop(L, 1);
         return 0;
@@ -68,7 +73,15 @@ int kvl_tensor_field(lua_State *L, int at, const char *name, bool whole) {
     if (!kvl_is_tensor(L, -1))
         luaL_error(L, "%s: expected a tensor, got %s", name, luaL_typename(L, -1));
     int index = lua_gettop(L);
-    if (kvl_check_tensor(L, index)->dtype == KVL_FLOAT32) kvl_need_rows(L, index, whole);
+    kvl_tensor **held = lua_touserdata(L, index);
+    if (!*held) luaL_error(L, "%s: the tensor was freed", name);
+    if ((*held)->dtype != dtype)
+        luaL_error(L, "%s: expected a tensor of %s, got %s", name, kvl_dtype_name(dtype),
+                   kvl_dtype_name((*held)->dtype));
+    if (has_rows(*held, whole)) return index;
+    kvl_tensor **slot = kvl_push_tensor(L);
+    if (kvl_tensor_contiguous(slot, kvl_check_tensor(L, index), &err) != KVL_OK) kvl_raise(L, &err);
+    lua_replace(L, index);
     return index;
 }
 

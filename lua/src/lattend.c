@@ -4,8 +4,7 @@
 
 #include <string.h>
 
-/* --- rows of a source
- * ----------------------------------------------------------------------------------- */
+/* --- rows of a source ------------------------------------------------------------------------- */
 
 /* A source on the stack: where its tensors and its reader lie, filled before pointers are taken. */
 typedef struct source_slots {
@@ -40,8 +39,7 @@ static kvl_see check_see(lua_State *L, int at) {
     return (kvl_see)luaL_error(L, "see = '%s': expected all, causal, window, blocks or list", name);
 }
 
-/* --- attend
- * --------------------------------------------------------------------------------------------- */
+/* --- attend ----------------------------------------------------------------------------------- */
 
 /* Puts what source i of the list at stack index 2 needs on the stack, and reads its numbers. */
 static void push_source(lua_State *L, int at, kvl_source *s, source_slots *slots) {
@@ -49,24 +47,16 @@ static void push_source(lua_State *L, int at, kvl_source *s, source_slots *slots
     s->pos0 = kvl_int_field(L, at, "pos0", 0, 0);
     s->window = kvl_int_field(L, at, "window", 1, 1);
     s->ratio = kvl_int_field(L, at, "ratio", 1, 1);
-    slots->list = s->see == KVL_SEE_LIST ? kvl_tensor_field(L, at, "list", false) : 0;
+    slots->list = 0;
     if (s->see == KVL_SEE_LIST) {
+        slots->list = kvl_tensor_field(L, at, "list", KVL_INT32, true);
         if (!slots->list) luaL_error(L, "see = 'list' needs a list, an int32 tensor {B, T, k}");
-        kvl_tensor *list = kvl_check_tensor(L, slots->list);
-        if (list->dtype != KVL_INT32 || list->ndim != 3)
-            kvl_shape_error(L, slots->list, "an int32 list {B, T, k}");
-        if (!kvl_tensor_is_contiguous(list)) {
-            kvl_error err;
-            kvl_tensor **slot = kvl_push_tensor(L);
-            if (kvl_tensor_contiguous(slot, kvl_check_tensor(L, slots->list), &err) != KVL_OK)
-                kvl_raise(L, &err);
-            lua_replace(L, slots->list);
-        }
+        kvl_check_dims(L, slots->list, 3, "an int32 list {B, T, k}");
     }
     slots->value = 0;
-    slots->rows = kvl_tensor_field(L, at, "key_rows", false);
+    slots->rows = kvl_tensor_field(L, at, "key_rows", KVL_FLOAT32, false);
     if (slots->rows) { /* keys and values of their own, [B, S, Hkv, width] each */
-        slots->value = kvl_tensor_field(L, at, "value_rows", false);
+        slots->value = kvl_tensor_field(L, at, "value_rows", KVL_FLOAT32, false);
         if (!slots->value) luaL_error(L, "key_rows needs value_rows");
         kvl_check_dims(L, slots->rows, 4, "key_rows {B, S, Hkv, width}");
         kvl_check_dims(L, slots->value, 4, "value_rows {B, S, Hkv, width}");
@@ -79,7 +69,7 @@ static void push_source(lua_State *L, int at, kvl_source *s, source_slots *slots
         luaL_error(L, "%I kv heads do not divide %I key and %I value columns",
                    (LUAI_UACINT)slots->kv_heads, (LUAI_UACINT)slots->key_cols,
                    (LUAI_UACINT)slots->value_cols);
-    slots->rows = kvl_tensor_field(L, at, "rows", false);
+    slots->rows = kvl_tensor_field(L, at, "rows", KVL_FLOAT32, false);
     if (slots->rows) {
         kvl_check_dims(L, slots->rows, 3, "rows {B, S, channels}");
         return;
@@ -246,8 +236,7 @@ static int l_attend(lua_State *L) {
     return kvl_done(L, kvl_attend(&args, &err), &err, with_lse ? 2 : 1);
 }
 
-/* --- index
- * ---------------------------------------------------------------------------------------------- */
+/* --- index ------------------------------------------------------------------------------------ */
 
 /* index(q [B, T, heads, width], w [B, T, heads], keys (a source), { pos0, ratio, k, pool (list),
  * block, blocks, scores })
@@ -267,12 +256,8 @@ static int l_index(lua_State *L) {
             blocks = kvl_int_field(L, 4, "blocks", 0, 0);
     lua_getfield(L, 4, "scores");
     bool with_scores = lua_toboolean(L, -1);
-    int pool = kvl_tensor_field(L, 4, "pool", true);
-    if (pool && kvl_check_tensor(L, pool)->dtype != KVL_INT32)
-        luaL_error(L, "pool: expected an int32 tensor {B, T, entries}");
-    if (pool && !kvl_tensor_is_contiguous(kvl_check_tensor(L, pool)))
-        luaL_error(L, "pool: expected a contiguous tensor");
-    int rows = kvl_tensor_field(L, 3, "rows", false), reader_at = 0;
+    int pool = kvl_tensor_field(L, 4, "pool", KVL_INT32, true);
+    int rows = kvl_tensor_field(L, 3, "rows", KVL_FLOAT32, false), reader_at = 0;
     if (rows)
         kvl_check_dims(L, rows, 3, "keys {B, S, width}");
     else {

@@ -10,11 +10,6 @@
 #include <time.h>
 #include <unistd.h>
 
-int kvl_raise(lua_State *L, const kvl_error *err) {
-    if (err->status == KVL_ECANCEL) return luaL_error(L, "interrupted");
-    return luaL_error(L, "%s", err->msg);
-}
-
 void kvl_open_part(lua_State *L, const char *name, const luaL_Reg *funcs) {
     lua_newtable(L);
     luaL_setfuncs(L, funcs, 0);
@@ -29,6 +24,12 @@ static int base_live_bytes(lua_State *L) {
 static int base_memory_limit(lua_State *L) {
     lua_pushinteger(L, (lua_Integer)kvl_memory_limit());
     return 1;
+}
+
+/* fail_after(n): tests only: n more allocations of the core succeed, then none; negative: no limit. */
+static int base_fail_after(lua_State *L) {
+    kvl_alloc_fail_after(luaL_checkinteger(L, 1));
+    return 0;
 }
 
 static int base_now(lua_State *L) {
@@ -69,6 +70,13 @@ static int raise_interrupt(lua_State *L) {
     kvl_cancel_clear();
     lua_pushliteral(L, "interrupted");
     return lua_error(L);
+}
+
+/* A cancelled computation in the main thread is the answer to Ctrl-C: one request, one error. */
+int kvl_raise(lua_State *L, const kvl_error *err) {
+    if (err->status != KVL_ECANCEL) return luaL_error(L, "%s", err->msg);
+    if (L == interrupt_state) lua_sethook(L, NULL, 0, 0);
+    return interrupt_state ? raise_interrupt(L) : luaL_error(L, "interrupted");
 }
 
 static void interrupt_hook(lua_State *L, lua_Debug *ar) {
@@ -303,6 +311,7 @@ static int base_make_dir(lua_State *L) {
 
 static const luaL_Reg base_funcs[] = {{"live_bytes", base_live_bytes},
                                       {"memory_limit", base_memory_limit},
+                                      {"fail_after", base_fail_after},
                                       {"now", base_now},
                                       {"isatty", base_isatty},
                                       {"catch_interrupts", base_catch_interrupts},

@@ -33,6 +33,8 @@ static int l_compressor(lua_State *L) {
     int64_t ratio = luaL_checkinteger(L, 1), width = luaL_checkinteger(L, 2),
             rollback = luaL_checkinteger(L, 5), batch = luaL_checkinteger(L, 6);
     bool overlap = lua_toboolean(L, 3);
+    luaL_argcheck(L, ratio >= 1 && ratio <= INT32_MAX, 1, "the ratio must be 1 or more tokens");
+    luaL_argcheck(L, width >= 1 && width <= INT32_MAX / 2, 2, "the width must be 1 or more channels");
     luaL_argcheck(L, batch >= 1 && batch <= 1 << 20, 6, "batch must be 1 or more");
     lua_settop(L, 6);
     if (!lua_isnil(L, 4)) {
@@ -45,8 +47,11 @@ static int l_compressor(lua_State *L) {
     c->width = width;
     c->row = width * (overlap ? 2 : 1);
     c->ratio = ratio;
-    lua_pushvalue(L, 4); /* the bias lives as long as the compressor */
-    lua_setiuservalue(L, -2, 1);
+    if (!lua_isnil(L, 4)) { /* a view of its own: the caller may free his tensor */
+        kvl_tensor **view = kvl_push_tensor(L);
+        if (kvl_tensor_view(view, kvl_check_tensor(L, 4), &err) != KVL_OK) return kvl_raise(L, &err);
+        lua_setiuservalue(L, -2, 1);
+    }
     kvl_compressor comp = {ratio, width, overlap, NULL};
     for (int64_t b = 0; b < batch; b++)
         if (kvl_compress_state_new(&c->state[b], &comp, rollback, &err) != KVL_OK)
@@ -75,22 +80,17 @@ static int compressor_push(lua_State *L) {
     }
     int bias = lua_getiuservalue(L, 1, 1) == LUA_TUSERDATA ? lua_gettop(L) : 0;
     kvl_tensor **slot = kvl_push_tensor(L);
+    c = check_compressor(L, 1); /* what ran meanwhile may have freed it */
     x = kvl_check_tensor(L, 2);
     int64_t T = x->shape[1], position = kvl_compress_position(c->state[0]);
     int64_t shape[] = {c->batch, (position + T) / c->ratio - position / c->ratio, c->width};
     if (kvl_tensor_new(slot, KVL_FLOAT32, 3, shape, &err) != KVL_OK) return kvl_raise(L, &err);
-    x = kvl_check_tensor(L, 2);
-    const float *z = kvl_vector(L, 3),
-                *b0 = bias ? kvl_tensor_f32(kvl_check_tensor(L, bias)) : NULL;
-    for (int64_t b = 0; b < c->batch; b++) {
-        int64_t at = b * T * c->row;
-        kvl_rows cand = {kvl_tensor_f32(x) + at, 0, c->row, 0},
-                 score = {z ? z + at : NULL, 0, c->row, 0};
-        if (kvl_compress_push(kvl_tensor_f32(*slot) + b * shape[1] * c->width, c->state[b], b0,
-                              cand, score, T, &err) != KVL_OK)
-            return kvl_raise(L, &err);
-    }
-    return kvl_done(L, KVL_OK, &err, 1);
+    const float *z = kvl_vector(L, 3), *b0 = bias ? kvl_vector(L, bias) : NULL;
+    kvl_rows cand = {kvl_tensor_f32(x), T * c->row, c->row, 0}, score = {z, T * c->row, c->row, 0};
+    return kvl_done(L,
+                    kvl_compress_push_batch(kvl_tensor_f32(*slot), c->state, c->batch, b0, cand,
+                                            score, T, &err),
+                    &err, 1);
 }
 
 static int compressor_rollback(lua_State *L) {

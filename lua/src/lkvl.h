@@ -69,10 +69,10 @@ kvl_tensor *kvl_check_dims(lua_State *L, int arg, int ndim, const char *want);
 /* A missing or float32 {n} vector at `arg`, and its elements (NULL when missing). */
 void kvl_check_vector(lua_State *L, int arg, int64_t n);
 const float *kvl_vector(lua_State *L, int arg);
-/* Fields of the table at `at`: an integer >= least, or `missing`; a tensor, left on the stack (its
- * index, or 0). */
+/* Fields of the table at `at`: an integer >= least, or `missing`; a tensor of that type and in the
+ * form of kvl_need_rows, left on the stack (its index, or 0). */
 int64_t kvl_int_field(lua_State *L, int at, const char *name, int64_t missing, int64_t least);
-int kvl_tensor_field(lua_State *L, int at, const char *name, bool whole);
+int kvl_tensor_field(lua_State *L, int at, const char *name, kvl_dtype dtype, bool whole);
 /* Makes the metatable `name` of a userdata, which scripts cannot reach; leaves its table of
  * methods. */
 void kvl_new_class(lua_State *L, const char *name, const luaL_Reg *events, const luaL_Reg *methods);

@@ -106,8 +106,8 @@ static int l_zeros(lua_State *L) {
     return kvl_done(L, kvl_tensor_new(slot, dtype, ndim, shape, &err), &err, 1);
 }
 
-/* full(table of sizes, value [, dtype]) */
-static int l_full(lua_State *L) {
+/* filled(table of sizes, value [, dtype]) */
+static int l_filled(lua_State *L) {
     kvl_error err;
     int64_t shape[KVL_MAX_DIMS];
     int ndim;
@@ -206,13 +206,17 @@ static int l_is_tensor(lua_State *L) {
 }
 
 static const luaL_Reg functions[] = {
-    {"tensor", l_tensor}, {"zeros", l_zeros}, {"full", l_full},           {"arange", l_arange},
+    {"tensor", l_tensor}, {"zeros", l_zeros}, {"filled", l_filled},       {"arange", l_arange},
     {"eye", l_eye},       {"tril", l_tril},   {"is_tensor", l_is_tensor}, {NULL, NULL},
 };
 
 void kvl_open_make(lua_State *L) {
     kvl_open_part(L, "tensor", functions);
     lua_getfield(L, -1, "tensor"); /* the part that was just opened */
+    luaL_getmetatable(L, KVL_TENSOR);
+    lua_getfield(L, -1, "methods");
+    lua_setfield(L, -3, "methods");
+    lua_pop(L, 1);
     for (int stack = 0; stack <= 1; stack++) {
         lua_pushboolean(L, stack);
         lua_pushcclosure(L, l_cat, 1);

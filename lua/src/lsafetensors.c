@@ -11,9 +11,12 @@ static kvl_safetensors *check_file(lua_State *L) {
     return *slot;
 }
 
-static const kvl_st_entry *check_entry(lua_State *L, const kvl_safetensors *file) {
+/* The file and its entry of the name in argument 2; a number becomes a string first, as that may run
+ * a finalizer, which may close the file. */
+static const kvl_st_entry *check_entry(lua_State *L, const kvl_safetensors **out) {
     size_t length;
     const char *name = luaL_checklstring(L, 2, &length);
+    const kvl_safetensors *file = *out = check_file(L);
     const kvl_st_entry *e = strlen(name) == length ? kvl_safetensors_find(file, name) : NULL;
     if (!e) luaL_argerror(L, 2, lua_pushfstring(L, "the file has no tensor '%s'", name));
     return e;
@@ -69,15 +72,16 @@ static int f_names(lua_State *L) {
 
 static int f_has(lua_State *L) {
     size_t length;
-    const kvl_safetensors *file = check_file(L);
     const char *name = luaL_checklstring(L, 2, &length);
+    const kvl_safetensors *file = check_file(L);
     lua_pushboolean(L, strlen(name) == length && kvl_safetensors_find(file, name) != NULL);
     return 1;
 }
 
 /* file:info(name) -> dtype, shape */
 static int f_info(lua_State *L) {
-    kvl_st_entry e = *check_entry(L, check_file(L)); /* a copy: its name is not used */
+    const kvl_safetensors *file;
+    kvl_st_entry e = *check_entry(L, &file); /* a copy: its name is not used */
     lua_pushstring(L, kvl_st_dtype_name(e.dtype));
     lua_createtable(L, e.ndim, 0);
     for (int i = 0; i < e.ndim; i++) {
@@ -106,18 +110,19 @@ static int f_load(lua_State *L) {
     luaL_checkstring(L, 2);
     lua_settop(L, 2);
     kvl_tensor **slot = kvl_push_tensor(L);
-    const kvl_safetensors *file = check_file(L);
-    return kvl_done(L, kvl_safetensors_load(slot, file, check_entry(L, file), &err), &err, 1);
+    const kvl_safetensors *file;
+    const kvl_st_entry *entry = check_entry(L, &file);
+    return kvl_done(L, kvl_safetensors_load(slot, file, entry, &err), &err, 1);
 }
 
 /* file:compare(name, tensor) -> relative error, largest difference */
 static int f_compare(lua_State *L) {
     kvl_error err;
     double relative, largest;
-    luaL_checkstring(L, 2);
+    const kvl_safetensors *file;
+    const kvl_st_entry *entry = check_entry(L, &file);
     const kvl_tensor *t = kvl_check_tensor(L, 3);
-    const kvl_safetensors *file = check_file(L);
-    if (kvl_safetensors_compare(&relative, &largest, file, check_entry(L, file), t, &err) != KVL_OK)
+    if (kvl_safetensors_compare(&relative, &largest, file, entry, t, &err) != KVL_OK)
         return kvl_raise(L, &err);
     lua_pushnumber(L, relative);
     lua_pushnumber(L, largest);
@@ -222,7 +227,14 @@ void kvl_open_safetensors(lua_State *L) {
     lua_pushliteral(L, FILE_TYPE);
     lua_setfield(L, -2, "__metatable");
     luaL_newlib(L, methods);
-    lua_setfield(L, -2, "__index");
-    lua_pop(L, 1);
+    lua_pushvalue(L, -1);
+    lua_setfield(L, -3, "__index");
+    lua_remove(L, -2);
+    lua_insert(L, -2);
     kvl_open_part(L, "safetensors", functions);
+    lua_getfield(L, -1, "safetensors");
+    lua_pushvalue(L, -3);
+    lua_setfield(L, -2, "methods");
+    lua_pop(L, 1);
+    lua_remove(L, -2);
 }

@@ -231,9 +231,11 @@ static int t_totable(lua_State *L) {
     char text[KVL_SHAPE_TEXT];
     kvl_tensor head = *kvl_check_tensor(
         L, 1); /* shape and strides; the storage stays with the object */
-    int64_t done = 0, n = kvl_tensor_numel(&head);
-    for (int i = 0; i < head.ndim; i++) /* sizes next to an empty dimension may be anything */
-        if (n == 0 && head.shape[i] > 1000000) n = INT64_MAX;
+    /* Tables and elements: beside an empty dimension there can be more tables than elements. */
+    int64_t done = 0, n = 1, level = 1;
+    for (int i = 0; i < head.ndim && level > 0; i++)
+        if (!kvl_mul(&level, level, head.shape[i]) || __builtin_add_overflow(n, level, &n))
+            n = INT64_MAX, level = 0;
     if (n > INT32_MAX ||
         (size_t)n * 16 > kvl_memory_limit() / 2) /* Lua takes 16 bytes an element */
         return luaL_error(L, "totable: shape %s is too large for a table",

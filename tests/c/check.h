@@ -23,4 +23,16 @@ static inline int check_done(void) {
     return checks_failed || !checks_passed;
 }
 
+/* Times in tests are for an optimised build; sanitizers take a multiple. */
+#if defined(__SANITIZE_ADDRESS__)
+#define CHECK_SLOWER 5.0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define CHECK_SLOWER 5.0
+#endif
+#endif
+#ifndef CHECK_SLOWER
+#define CHECK_SLOWER 1.0
+#endif
+
 #endif

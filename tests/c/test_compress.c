@@ -137,8 +137,8 @@ static void test_streaming(void) {
         CHECK(!memcmp(whole, out, (size_t)(at / m * w) * sizeof *out),
               "round %d: m %d overlap %d rollback %d differs from the whole", round, (int)m,
               overlap, (int)rollback);
-        /* DeepSeek-V4: open block of m - 1 rows of C and Z, a halves of m rows. */
-        int64_t floats = m == 1 && !overlap ? 0 : 2 * (m - 1) * row + (overlap ? 2 * m * w : 0);
+        /* DeepSeek-V4: the rows of C and Z of the open block, a halves of the m rows before it. */
+        int64_t floats = 2 * (at % m) * row + (overlap && at >= m ? 2 * m * w : 0);
         CHECK(kvl_compress_state_bytes(s) == (size_t)floats * 4, "state of %d bytes, not %d",
               (int)kvl_compress_state_bytes(s), (int)floats * 4);
         kvl_compress_state_free(s);
@@ -209,6 +209,42 @@ static void test_errors(void) {
     free(c), free(out), free(again);
 }
 
+/* A batch goes on together or not at all, whichever allocation is refused, and gives what the
+ * sequences give one by one. */
+static void test_batch(void) {
+    enum { B = 3, T = 7, ROW = 16 };
+    kvl_error err;
+    kvl_compressor comp = {4, 8, true, NULL};
+    kvl_compress_state *together[B], *alone[B];
+    float *c = rand_floats(B * T * ROW), *out = entries(B * 2, 8), *one = entries(B * 2, 8);
+    kvl_rows rows = {c, T * ROW, ROW, 0};
+    for (int b = 0; b < B; b++) {
+        kvl_compress_state_new(&together[b], &comp, 0, &err);
+        kvl_compress_state_new(&alone[b], &comp, 0, &err);
+        kvl_compress_push(one + b * 8, alone[b], NULL, rows_of(c + b * T * ROW, T, ROW),
+                          rows_of(c + b * T * ROW, T, ROW), T, &err);
+    }
+    int n = 0;
+    for (kvl_status status = KVL_ENOMEM; status != KVL_OK && n < 100; n++) {
+        kvl_alloc_fail_after(n);
+        status = kvl_compress_push_batch(out, together, B, NULL, rows, rows, T, &err);
+        kvl_alloc_fail_after(-1);
+        CHECK(status == KVL_OK || status == KVL_ENOMEM, "status %d", status);
+        for (int b = 0; b < B; b++)
+            CHECK(kvl_compress_position(together[b]) == (status == KVL_OK ? T : 0),
+                  "%d allocations: sequence %d is at %d", n, b,
+                  (int)kvl_compress_position(together[b]));
+    }
+    CHECK(n > B, "the sweep ended after %d", n);
+    CHECK(memcmp(out, one, B * 8 * sizeof *out) == 0, "a batch gives other entries");
+    kvl_compress_push(one, together[1], NULL, rows, rows, 1, &err);
+    CHECK(kvl_compress_push_batch(out, together, B, NULL, rows, rows, 1, &err) == KVL_EINVAL,
+          "out of step");
+    for (int b = 0; b < B; b++)
+        kvl_compress_state_free(together[b]), kvl_compress_state_free(alone[b]);
+    free(c), free(out), free(one);
+}
+
 int main(void) {
     test_table();
     test_by_hand();
@@ -216,6 +252,7 @@ int main(void) {
     test_streaming();
     test_causality();
     test_errors();
+    test_batch();
     CHECK(kvl_live_bytes() == 0, "%zu bytes leak", kvl_live_bytes());
     return check_done();
 }

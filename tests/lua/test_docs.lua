@@ -57,6 +57,24 @@ function TestDocs:test_reference_is_up_to_date()
   lu.assertEquals({ code, err }, { 0, '' })
 end
 
+-- Blocks of Lua that require kvlab are programs, and run.
+function TestDocs:test_programs_in_pages_run()
+  local found = 0
+  for _, page in ipairs { 'README.md', 'docs/attention.md', 'docs/tensors.md' } do
+    local file <close> = assert(io.open(check.root .. '/' .. page))
+    for code in file:read('a'):gmatch('```lua\n(.-)```') do
+      if code:find("local kv = require 'kvlab'", 1, true) then
+        found = found + 1
+        local env = setmetatable({ print = function() end }, { __index = _G })
+        local program = assert(load(code, '=' .. page, 't', env))
+        local ok, problem = pcall(program)
+        lu.assertTrue(ok, problem)
+      end
+    end
+  end
+  lu.assertTrue(found >= 4, tostring(found))
+end
+
 function TestDocs:test_gendoc_refuses_other_options()
   local code, _, err = check.sh('lua5.4 scripts/gendoc.lua --chek')
   lu.assertEquals(code, 2)

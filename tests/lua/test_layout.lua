@@ -159,7 +159,8 @@ local ERRORS = {
   { 'mla{select=share}', 'no earlier layer selects among entries of 1 token' },
   { 'reuse{of=a}', "named 'a'" }, { 'full{name=ab} reuse{of=abc}', "named 'abc'", "'ab'" },
   { 'full{name=a} full{name=a}', "the name 'a' belongs to layer 1" }, { 'csa{overlap=true,ratio=1}', 'overlap' },
-  { 'full{ratio=2,ratio=2}', 'given twice' }, { 'swa*10000000', 'more than' }, { '[[[swa*9999]*9999]*9999]*9999', 'more than' },
+  { 'full{ratio=2,ratio=2}', 'given twice' }, { 'swa*10000000', 'more than' },
+  { '[[[swa*9999]*9999]*9999]*9999', 'more than' },
   { 'full{source=encoder}', 'needs a layer after the |' }, { 'layer', 'neither a cache nor a window' },
   { 'layer{cache=own,select=none}', 'select = none' }, { 'swa{select=all}', 'no cache to select from' },
   { 'swa ; swa', 'column 5' }, { '\0', 'column 1' }, { 'gqa{keys=entry,select=topk}', 'keys = entry' },
@@ -201,7 +202,9 @@ local function random_layer(seen_owner, seen_keys)
     function() return kv.csa { ratio = r(2, 9), overlap = r(2) == 1 } end,
     function() return full { ratio = r(1, 4), pool = r(2) == 1 and { blocks = r(1, 9), block = r(1, 9) } or nil } end,
     function() return kv.layer { cache = 'own', form = 'latent', select = 'topk', window = r(1, 9) } end }
-  if seen_owner then choices[#choices + 1] = function() return reuse { window = r(2) == 1 and 'none' or 'owner' } end end
+  if seen_owner then
+    choices[#choices + 1] = function() return reuse { window = r(2) == 1 and 'none' or 'owner' } end
+  end
   if seen_keys then choices[#choices + 1] = function() return reindex { topk = r(1, 99) } end end
   return choices[r(#choices)]()
 end

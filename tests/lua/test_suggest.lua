@@ -1,6 +1,7 @@
 -- Suggestions for misspelt names.
 local lu = require 'luaunit'
 local check = require 'check'
+local options = require 'kvlab.options'
 local suggest = require 'kvlab.suggest'
 
 local kinds = { 'mha', 'mqa', 'gqa', 'mla', 'dsa', 'swa', 'hca', 'csa', 'full', 'reindex', 'reuse', 'group' }
@@ -59,13 +60,15 @@ function TestSuggest:test_phrase_and_list()
 end
 
 function TestSuggest:test_options()
-  suggest.options(nil, { 'a' }, 'f')
-  suggest.options({ a = 1 }, { 'a' }, 'f')
+  lu.assertNil(options.check(nil, { 'a' }, 'f'))
+  lu.assertEquals(options.check({ a = 1 }, { 'a' }, 'f'), { a = 1 })
   check.fails("f: unknown option 'indnt'; did you mean 'indent'?",
-    suggest.options, { indnt = 2 }, { 'indent' }, 'f')
-  check.fails("f: unknown option 'zz'; known are a and b", suggest.options, { zz = 2 }, { 'b', 'a' }, 'f')
-  check.fails("f: unknown option '1'", suggest.options, { 'x' }, { 'b', 'a' }, 'f')
-  check.fails('f: expected a table of options, got number', suggest.options, 3, { 'b' }, 'f')
+    options.check, { indnt = 2 }, { 'indent' }, 'f', 'option')
+  check.fails("f: unknown key 'zz'; expected b, a", options.check, { zz = 2 }, { 'b', 'a' }, 'f')
+  check.fails("f: unknown key '1'", options.check, { 'x' }, { 'b', 'a' }, 'f')
+  check.fails('f: expected a table, not a number', options.check, 3, { 'b' }, 'f')
+  check.fails({ "f: 'blue' is unknown", 'red, green' }, options.word, 'blue', { 'red', 'green' }, 'f')
+  check.fails('f is 1.5, expected a whole number, 1 or more', options.whole, 1.5, 1, 'f')
 end
 
 check.main()

@@ -6,9 +6,9 @@
  *
  *     sum over its rows of softmax(Z) * C
  *
- *   plain (HCA, CSA2):   row = w columns; its rows are the tokens m b .. m b + m - 1
- *   overlapping (CSA):   row = 2w columns [a | b]; its rows are the a half of the tokens of block b
- * - 1 (none for b = 0) and the b half of the tokens of block b
+ *   plain (HCA, CSA2):  w columns; its rows are the tokens m b .. m b + m - 1
+ *   overlapping (CSA):  2w columns [first | second]; its rows are the first half of the tokens of
+ *                       block b - 1 (none for b = 0) and the second half of those of block b
  *
  * With m = 1, plain, an entry is its token, bit by bit. A sequence may come as a whole, token by
  * token or in any chunks: the entries are the same, bit by bit, because all go through one piece of
@@ -35,8 +35,8 @@ KVL_API kvl_status kvl_compress_ref(double *out, const kvl_compressor *comp, kvl
                                     int64_t batch, int64_t tokens, kvl_error *err);
 
 /* What one sequence has to remember between tokens: the rows (C, Z + B) of the open block,
- * overlapping also the a halves of the last complete block, and `rollback` rows more, so that as
- * many tokens can be taken back. Float32. comp->bias is not kept. */
+ * overlapping also the first halves of the last complete block, and `rollback` rows more, so that
+ * as many tokens can be taken back. Float32. comp->bias is not kept. */
 typedef struct kvl_compress_state kvl_compress_state;
 
 KVL_API kvl_status kvl_compress_state_new(kvl_compress_state **out, const kvl_compressor *comp,
@@ -50,13 +50,20 @@ KVL_API void kvl_compress_state_free(kvl_compress_state *state); /* NULL is fine
 KVL_API kvl_status kvl_compress_push(float *out, kvl_compress_state *state, const float *bias,
                                      kvl_rows c, kvl_rows z, int64_t n, kvl_error *err);
 
+/* The same for sequences in step (the same position, ratio, width): rows [batch, n, row], entries
+ * [batch, completed, w]. On failure none of the states has changed. */
+KVL_API kvl_status kvl_compress_push_batch(float *out, kvl_compress_state *const *states,
+                                           int64_t batch, const float *bias, kvl_rows c, kvl_rows z,
+                                           int64_t n, kvl_error *err);
+
 /* Takes back the last n tokens; never further than `rollback` below the largest position so far. */
 KVL_API kvl_status kvl_compress_rollback(kvl_compress_state *state, int64_t n, kvl_error *err);
 
 /* Tokens so far; entries so far are that / m. */
 KVL_API int64_t kvl_compress_position(const kvl_compress_state *state);
 
-/* Bytes of remembered rows: what any implementation needs, and what the rollback adds to it. */
+/* Bytes of remembered rows: what any implementation needs to go on from here (at most m - 1 open
+ * rows, and m halves), and the room that the rollback adds to it. */
 KVL_API size_t kvl_compress_state_bytes(const kvl_compress_state *state);
 KVL_API size_t kvl_compress_rollback_bytes(const kvl_compress_state *state);
 

@@ -1,8 +1,8 @@
 /* norm.h - RMSNorm, LayerNorm and the Hadamard rotation over the last axis.
  *
- *   rms_norm:   x * w / sqrt(mean(x^2) + eps)                    w may be missing (V4: per query
- * head) layer_norm: (x - mean(x)) / sqrt(var(x) + eps) * w + b       (V3.2: index keys) hadamard:
- * Walsh-Hadamard, Sylvester order, scaled to keep lengths; n a power of two
+ *   rms_norm    x / sqrt(mean(x^2) + eps) * w, or without w (V4: per query head)
+ *   layer_norm  (x - mean(x)) / sqrt(var(x) + eps) * w + b (V3.2: index keys)
+ *   hadamard    Walsh-Hadamard, Sylvester order, scaled to keep lengths; n a power of two
  *
  * x and out are [rows, n] with row steps; out may be x. Sums are taken in double.
  */

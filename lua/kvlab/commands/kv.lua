@@ -41,8 +41,8 @@ local function storing_kinds(result)
   local rows, by_text = {}, {}
   for _, c in ipairs(result.classes) do
     if c.shape.owns then
-      local key = ('%s %s %s %d'):format(c.shape.layer, c.main_record.name, c.index_record and c.index_record.name or '',
-        c.shape.main.channels)
+      local index = c.index_record and c.index_record.name or ''
+      local key = ('%s %s %s %d'):format(c.shape.layer, c.main_record.name, index, c.shape.main.channels)
       local row = by_text[key]
       if not row then
         row = { class = c, layers = 0, slope = exact(0) }
@@ -127,8 +127,8 @@ local function store_lines(result, options)
       '  (' .. format.bytes(all) .. ')' }
   end
   if options.memory then
-    rows[#rows + 1] = { ('  fit in %s GiB'):format(number(options.memory)), number(fits(result, options)) .. ' requests',
-      '  (state included)' }
+    rows[#rows + 1] = { ('  fit in %s GiB'):format(number(options.memory)),
+      number(fits(result, options)) .. ' requests', '  (state included)' }
   end
   local lines = format.table(rows, { 'l', 'r', 'l' })
   local cross = result.crossover_tokens
@@ -154,8 +154,9 @@ local function layer_lines(result)
   local rows = { { '  layer', 'kind', 'entries', 'scored', 'read', 'window', 'B/token', 'stored B', 'read B' } }
   for i = 1, #result.layout do
     local c = count.layer(result, i)
-    rows[#rows + 1] = { ('  %d'):format(i), tostring(c.shape.layer), number(c.entries), number(c.scored), number(c.rows),
-      number(c.window_rows), number(c.slope), number(c.store + c.filled), number(c.selected + c.window + c.keys) }
+    rows[#rows + 1] = { ('  %d'):format(i), tostring(c.shape.layer), number(c.entries), number(c.scored),
+      number(c.rows), number(c.window_rows), number(c.slope), number(c.store + c.filled),
+      number(c.selected + c.window + c.keys) }
   end
   return format.table(rows, { 'r', 'l' })
 end
@@ -199,7 +200,8 @@ local function text_of(result, options)
   lines[#lines + 1] = 'stored'
   append(lines, store_lines(result, options))
   lines[#lines + 1] = ''
-  lines[#lines + 1] = 'read by one decode step' .. (result.access == 'mask' and ', everything scored and then masked' or '')
+  lines[#lines + 1] = 'read by one decode step'
+    .. (result.access == 'mask' and ', everything scored and then masked' or '')
   append(lines, read_lines(result))
   if options.layers then
     lines[#lines + 1] = ''
@@ -346,7 +348,8 @@ local function factors_json(f)
   local fields = { { 'from', f.from.name }, { 'to', f.to.name } }
   for _, factor in ipairs(FACTORS) do
     local name = factor[1]
-    fields[#fields + 1] = { name, json.object { { 'from', f.a[name] }, { 'to', f.b[name] }, { 'change', f.change[name] } } }
+    fields[#fields + 1] = { name, json.object { { 'from', f.a[name] }, { 'to', f.b[name] },
+      { 'change', f.change[name] } } }
   end
   fields[#fields + 1] = { 'bytes_per_token', json.object { { 'from', f.from.store.bytes_per_token },
     { 'to', f.to.store.bytes_per_token }, { 'change', f.change.bytes_per_token } } }
@@ -384,7 +387,10 @@ function command.run(args, options)
     return
   end
   if options.factors then
-    for i = 2, #results do print((i > 2 and '\n' or '') .. factors_text(compare_factors(results[i - 1], results[i]))) end
+    for i = 2, #results do
+      if i > 2 then print() end
+      print(factors_text(compare_factors(results[i - 1], results[i])))
+    end
     return
   end
   for i, result in ipairs(results) do

@@ -22,8 +22,8 @@ end
 function command.run(args)
   local path = args[1]
   if not path then cli.usage('run: expected a file: kvlab run experiments/generations/run.lua') end
-  if not readable(path) and KVLAB_ROOT and readable(KVLAB_ROOT .. '/' .. path) then
-    path = KVLAB_ROOT .. '/' .. path
+  if not readable(path) and cli.root and readable(cli.root .. '/' .. path) then
+    path = cli.root .. '/' .. path
   end
   if not readable(path) then cli.failed('run: cannot read %s', path) end
   local chunk, problem = loadfile(path, 't')

@@ -105,13 +105,3 @@ function suggest.strict(t, what) end
 ---@param names table  as for kv.suggest.nearest
 ---@return string text
 function suggest.list(names) end
-
---- Refuses a key that is not among the allowed ones; nil means no options.
----
---- Errors: `given` is not a table, or has an unknown key; the message begins with `what` and suggests a key.
---- Example:
----   pcall(kv.suggest.options, { indnt = 2 }, { 'indent' }, 'encode')  --> false
----@param given? table  options as a user wrote them
----@param allowed table  a list of key names
----@param what string  who complains: 'json.encode'
-function suggest.options(given, allowed, what) end
