@@ -66,10 +66,13 @@ local function comparison(list)
   local function read(m) return exact(m.measured.kv_bytes) + m.measured.index_bytes end
   local first = list[1]
   local rows = { { '', 'bytes read', 'ratio', 'seconds of the step', 'ratio' } }
-  local function times(x) return x >= 1 and '1/' .. format.ratio(x) or format.ratio(1 / x) .. ' times' end
+  local function times(x)
+    if x == 1 then return '1' end
+    return x > 1 and '1/' .. format.ratio(x) or format.ratio(1 / x) .. ' times'
+  end
   for i, m in ipairs(list) do
-    rows[i + 1] = { m.name, number(read(m)), i == 1 and '1' or times((read(first) / read(m)):tonumber()),
-      ('%.4f'):format(m.seconds.step), i == 1 and '1' or times(first.seconds.step / m.seconds.step) }
+    rows[i + 1] = { m.name, number(read(m)), times((read(first) / read(m)):tonumber()),
+      ('%.4f'):format(m.seconds.step), times(first.seconds.step / m.seconds.step) }
   end
   return table.concat(format.table(rows), '\n') .. '\n' .. [[
 The bytes are what a step has to move; its time is also scoring, selection, unpacking of records and arithmetic.]]
