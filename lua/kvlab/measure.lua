@@ -175,7 +175,8 @@ end
 -- Every layer is compared, not only the sums: two errors must not cancel.
 local function compare(result, stats, reads)
   local out = { computed = { store_bytes = result.store.total_bytes:tonumber(),
-    kv_bytes = result.read.kv_bytes:tonumber(), index_bytes = result.read.index_bytes:tonumber() }, measured = measured(stats, reads), differing = {} }
+    kv_bytes = result.read.kv_bytes:tonumber(), index_bytes = result.read.index_bytes:tonumber() },
+    measured = measured(stats, reads), differing = {} }
   for i = 1, #result.layout do
     local c = count.layer(result, i)
     local computed = { store_bytes = c.store + c.filled, kv_bytes = c.selected + c.window, index_bytes = c.keys }
