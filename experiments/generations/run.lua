@@ -75,7 +75,8 @@ local function show(rows, align) print(table.concat(format.table(rows, align), '
 print("DeepSeek's KV cache, from the layouts: what one token of context stores and one generated token reads")
 
 heading('Storage: bytes added per token of context')
-local rows = { { 'model', 'layers', 'deployed', 'article', 'bf16', 'article', 'MHA /', 'article', 'local KV', 'article' } }
+local rows = { { 'model', 'layers', 'deployed', 'article', 'bf16', 'article', 'MHA /', 'article', 'local KV',
+  'article' } }
 for _, m in ipairs(MODELS) do
   local d, b = m.deployed.store, m.bf16.store
   local ratio = count.mha_bytes_per_token() / d.bytes_per_token
@@ -177,11 +178,14 @@ show({
   { 'positions that a V3.2 layer attends to', '1/' .. format.ratio(selected_part(v32)), 'article: 1/64' },
   { 'reads of V3.2 against V2', '1/' .. format.ratio(v2.deployed.read.total_bytes / v32.deployed.read.total_bytes),
     'article: about 1/8' },
-  { 'V4-Flash against V2, both in bf16', '1/' .. format.ratio(v2.bf16.store.bytes_per_token / v4.bf16.store.bytes_per_token),
+  { 'V4-Flash against V2, both in bf16',
+    '1/' .. format.ratio(v2.bf16.store.bytes_per_token / v4.bf16.store.bytes_per_token),
     'article: about one-tenth' },
-  { 'V4.1-Flash against V4-Flash, both in bf16', '1/' .. format.ratio(v4.bf16.store.bytes_per_token / v41.bf16.store.bytes_per_token),
+  { 'V4.1-Flash against V4-Flash, both in bf16',
+    '1/' .. format.ratio(v4.bf16.store.bytes_per_token / v41.bf16.store.bytes_per_token),
     'article: about half' },
-  { 'layers that store global KV, V4-Flash to V4.1-Flash', ('%d to %d'):format(owners(v4), owners(v41)), 'article: 41 to 4' },
+  { 'layers that store global KV, V4-Flash to V4.1-Flash', ('%d to %d'):format(owners(v4), owners(v41)),
+    'article: 41 to 4' },
   { 'V4.1-Flash against MHA', '1/' .. format.ratio(less), 'article: about 1/4,400' },
   { 'crossover of local and global KV, V4-Flash', format.number(v4.deployed.crossover_tokens),
     'article: ' .. said(v4, 'crossover', v4.crossover, v4.deployed.crossover_tokens, 'crossover in tokens') },

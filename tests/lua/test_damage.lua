@@ -130,7 +130,7 @@ local FP16 <const> = { main = 'fp16', index = 'fp16', window = 'fp16' } -- damag
 
 function TestDamage:test_rows_that_are_read_and_only_these()
   for _, case in ipairs {
-    { 'gqa', FP16, 5 }, { 'mla', FP8, 5 }, { 'dsa', FP8, 7 }, 
+    { 'gqa', FP16, 5 }, { 'mla', FP8, 5 }, { 'dsa', FP8, 7 },
     { 'swa', FP8, 6 }, { 'hca/2', FP8, 7 }, { 'csa/2', FP4, 11 }, { 'csa/2', FP8, 8 },
     { 'full/1{pool=2x2,topk=3} reuse reindex{topk=2} reuse{window=none}', FP4, 8 },
     { 'full/2 | reuse full/1 reindex{topk=1}', FP8, 9 },

@@ -11,9 +11,9 @@ local command = {
   json = true,
   usage = 'measure LAYOUT... [OPTIONS]',
   summary = 'fill real caches, run a decode step, compare with the count',
-  text = [[Fills the caches of each LAYOUT at its real widths with N tokens of random rows, which go through pooling, norms,
-RoPE and record encoders, and runs the cache side of one decode step: scoring, top-k, attention over what is read.
-Prints what the caches and their counters say beside what kvlab kv computes, and the seconds; exit status 1 when
+  text = [[Fills the caches of each LAYOUT at its real widths with N tokens of random rows, which go through pooling,
+norms, RoPE and record encoders, and runs the cache side of one decode step: scoring, top-k, attention over what is
+read. Prints what the caches and their counters say beside what kvlab kv computes, and the seconds; exit status 1 when
 anything differs, or when the caches do not fit into memory. LAYOUT is as for kvlab kv; see docs/measure.md.]],
   options = {
     counted.OPTIONS.context,
@@ -41,7 +41,8 @@ local function text_of(m)
   local rows = { { '', 'computed', 'measured' } }
   for _, figure in ipairs(measure.FIGURES) do
     local a, b = m.computed[figure], m.measured[figure]
-    rows[#rows + 1] = { '  ' .. LABELS[figure], number(a) .. ' B', number(b) .. ' B', a == b and 'equal' or 'DIFFERENT' }
+    rows[#rows + 1] = { '  ' .. LABELS[figure], number(a) .. ' B', number(b) .. ' B',
+      a == b and 'equal' or 'DIFFERENT' }
   end
   rows[#rows + 1] = { '  allocated, in pages', '', number(m.allocated_bytes) .. ' B', '' }
   for _, line in ipairs(format.table(rows)) do lines[#lines + 1] = line end
