@@ -116,6 +116,15 @@ function TestStandin:test_shapes_of_views()
   lu.assertEquals(s:outputs(1, 2).shape, { 1, 2, 6, 4 })
 end
 
+-- A model of V4-Pro has 61 layers of matrices; one that is measured has none.
+function TestStandin:test_no_matrix_is_made()
+  collectgarbage() collectgarbage()
+  local before = core.base.live_bytes()
+  local m = measure.model(kv.count(kv.preset 'v4-pro'))
+  lu.assertTrue(core.base.live_bytes() - before < 64 << 20)
+  lu.assertTrue(standin.is(m.layers[1].w['wq_b.weight']))
+end
+
 -- --- refusals -----------------------------------------------------------------------------------------
 TestRefusal = {}
 
