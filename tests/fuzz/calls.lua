@@ -376,7 +376,10 @@ table.sort(kinds)
 return function(bytes)
   data, at, state = bytes, 1, 1
   local nervous = byte() % 12 == 0
-  if nervous then collectgarbage('incremental', 10, 1000, 10) end
+  if nervous then
+    collectgarbage('incremental', 10, 1000, 10)
+    collectgarbage() -- forgets what the mode before wanted to wait for
+  end
   for _ = 0, byte() % 24 do
     local what = byte() % 16
     if nervous or what == 0 then poison() end

@@ -19,6 +19,7 @@ local function with_finalizers(act, f)
     end })
   end
   local mode = collectgarbage('incremental', 10, 1000, 10)
+  collectgarbage() -- forgets what the mode before wanted to wait for
   poison()
   local ok, message = pcall(f)
   on = false
