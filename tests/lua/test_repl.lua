@@ -165,7 +165,8 @@ local function start(options)
   os.execute('mkfifo ' .. quote(fifo))
   -- The sanitizer's run-time belongs to lua5.4 alone, and readline keeps memory to its end.
   local preload = os.getenv('LD_PRELOAD') or ''
-  local command = ('%s lua5.4 %s; echo exit=$?'):format(
+  -- A plain sh dies of the Ctrl-C that its child survives, unless it has a trap of its own.
+  local command = ('trap : INT; %s lua5.4 %s; echo exit=$?'):format(
     preload ~= '' and 'LD_PRELOAD=' .. quote(preload) .. ' ASAN_OPTIONS=detect_leaks=0' or '',
     quote(launcher))
   self.process = io.popen(('unset LD_PRELOAD; TERM=dumb INPUTRC=/dev/null HOME=%s XDG_STATE_HOME=%s '
