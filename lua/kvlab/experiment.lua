@@ -9,6 +9,7 @@
 --   vary      a grid { key = { values } }, a list of points and iterators, or an iterator that yields points
 --   seeds     a number or a list
 --   measure, better, cost    the metrics for a report, 'less' or 'more', and what is paid for them
+--   within    settings that rivals of the Pareto front have to share
 --   timeout   seconds of one run
 --   estimate  function(config) -> seconds
 local config = require 'kvlab.config'
@@ -20,7 +21,7 @@ local record = require 'kvlab.record'
 local experiment = {}
 
 local KEYS = { 'name', 'point', 'worker', 'version', 'defaults', 'fixed', 'vary', 'seeds', 'measure', 'better', 'cost',
-  'timeout', 'estimate', 'resolve' }
+  'within', 'timeout', 'estimate', 'resolve' }
 local FROM_WORKER = { 'point', 'defaults', 'resolve', 'estimate' }
 local MOST <const> = 100000 -- points: an iterator that never ends is a mistake
 

@@ -77,6 +77,8 @@ local function collect(dir)
     end
   end
   table.sort(out.warnings)
+  out.made_with = { results = config.RESULTS, kvlab = json.array(names_of(seen.kvlab)),
+    commits = json.array(names_of(seen.commit)) }
   return out
 end
 
@@ -105,7 +107,9 @@ local function statistics(values)
   for _, x in ipairs(values) do sum = sum + x end
   local mean, squares = sum / n, 0
   for _, x in ipairs(values) do squares = squares + (x - mean) ^ 2 end
-  return { mean = mean, sd = n > 1 and math.sqrt(squares / (n - 1)) or nil, n = n }
+  local sd = n > 1 and math.sqrt(squares / (n - 1)) or nil
+  if sd and sd < 1e-14 * math.abs(mean) then sd = 0.0 end -- rounding of equal values
+  return { mean = mean, sd = sd, n = n }
 end
 
 local function group(runs, keys)
@@ -137,8 +141,15 @@ local function less(a, b)
   return tostring(type(a) == 'table' and json.encode(a) or a) < tostring(type(b) == 'table' and json.encode(b) or b)
 end
 
--- Marks the rows that no other row beats: at most its cost and at least its quality, and better in one of them.
-local function mark_front(rows, cost_of, quality, better)
+-- Marks the rows that no other row beats: at most its cost and at least its quality, and better in one of them. Only rows
+-- that agree in the settings `within` are rivals.
+local function mark_front(rows, cost_of, quality, better, within)
+  local function rivals(row, other)
+    for _, key in ipairs(within) do
+      if json.encode { row.setting[key] } ~= json.encode { other.setting[key] } then return false end
+    end
+    return true
+  end
   local function value(row) return row.metrics[quality] and row.metrics[quality].mean end
   local sign = better == 'less' and -1 or 1
   for _, row in ipairs(rows) do
@@ -147,16 +158,16 @@ local function mark_front(rows, cost_of, quality, better)
       row.pareto = true
       for _, other in ipairs(rows) do
         local oc, oq = cost_of(other), value(other)
-        if oc and oq and oc <= c and sign * oq >= sign * q and (oc < c or sign * oq > sign * q) then row.pareto = false end
+        if rivals(row, other) and oc and oq and oc <= c and sign * oq >= sign * q and (oc < c or sign * oq > sign * q) then row.pareto = false end
       end
     end
   end
 end
 
-local OPTIONS = { 'by', 'quality', 'better', 'cost' }
+local OPTIONS = { 'by', 'quality', 'better', 'cost', 'within' }
 
--- report.of(dir, { by = { keys }, quality = metric, better = 'less' | 'more', cost = metric })
--- -> { rows =, keys =, metrics = names, counts =, warnings =, failures =, quality =, cost = }
+-- report.of(dir, { by = { keys }, quality = metric, better = 'less' | 'more', cost = metric,
+-- within = { keys } }) -> { rows =, keys =, metrics = names, counts =, warnings =, failures =, quality =, cost = }
 function report.of(dir, options)
   options = options or {}
   opts.check(options, OPTIONS, 'kv.report', 'option')
@@ -223,9 +234,10 @@ function report.of(dir, options)
     return row[paid] or row.metrics[paid] and row.metrics[paid].mean or type(row.setting[paid]) == 'number'
       and row.setting[paid] or nil
   end
-  if quality then mark_front(rows, cost_of, quality, better) end
+  local within = options.within or said.within or {}
+  if quality then mark_front(rows, cost_of, quality, better, within) end
   return { rows = rows, keys = keys, metrics = names, counts = all.counts, warnings = all.warnings,
-    failures = all.failures, quality = quality, better = better, cost = paid }
+    failures = all.failures, quality = quality, better = better, cost = paid, within = within, made_with = all.made_with }
 end
 
 -- --- showing ------------------------------------------------------------------------------------------------------
@@ -276,8 +288,8 @@ function report.text(result)
   lines[#lines + 1] = state_line(result)
   for _, row in ipairs(result.rows) do
     if row.pareto ~= nil then
-      lines[#lines + 1] = ('front: nothing has both less %s and a better %s (%s)'):format(result.cost, result.quality,
-        result.better)
+      lines[#lines + 1] = ('front: no other has less %s and a better %s (%s)%s'):format(result.cost, result.quality,
+        result.better, #result.within > 0 and ', at the same ' .. table.concat(result.within, ', ') or '')
       break
     end
   end
@@ -341,7 +353,7 @@ function report.json(result)
       { 'pareto', row.pareto } }
   end
   return json.encode(json.object { { 'rows', json.array(rows) }, { 'runs', result.counts },
-    { 'quality', result.quality }, { 'better', result.better }, { 'cost', result.cost },
+    { 'quality', result.quality }, { 'better', result.better }, { 'cost', result.cost }, { 'made_with', result.made_with },
     { 'warnings', json.array(result.warnings) }, { 'failures', json.array(result.failures) } }, { indent = 2 })
 end
 

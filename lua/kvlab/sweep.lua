@@ -3,7 +3,6 @@
 -- There is no server and no list of jobs: what is to be done follows from the experiment, what is done from the run
 -- folders, and a claim (kvlab.claim) decides who does what. So any number of runners may work on one folder, and after
 -- any of them was killed the same command goes on.
-local claim = require 'kvlab.claim'
 local core = require 'kvlab.core'
 local experiment = require 'kvlab.experiment'
 local json = require 'kvlab.json'
@@ -195,12 +194,13 @@ local function loop(self)
   end
 end
 
-local OPTIONS = { 'dir', 'jobs', 'retry', 'budget', 'set', 'only', 'say', 'timeout' }
+local OPTIONS = { 'dir', 'jobs', 'retry', 'budget', 'set', 'only', 'say' }
 
--- sweep.describe(E, dir, keys): what a report of the folder needs to know.
+-- What a report of the folder needs to know.
 local function describe(E, dir, keys)
   run.write_whole(('%s/%s.sweep.json'):format(dir, E.name), json.encode({ name = E.name, file = E.file,
-    keys = json.array(keys), measure = json.array(E.measure or {}), better = E.better, cost = E.cost },
+    keys = json.array(keys), measure = json.array(E.measure or {}), better = E.better, cost = E.cost,
+    within = json.array(E.within or {}) },
     { indent = 2 }) .. '\n')
 end
 
@@ -223,18 +223,20 @@ function sweep.run(E, options)
   self.dir = dir
   describe(E, dir, keys)
   local ok, problem = pcall(loop, self)
-  if not ok then pcall(stop_workers, self, 'error') end
-  if not ok then error(problem, 0) end
+  if not ok then
+    pcall(stop_workers, self, 'error')
+    error(problem, 0)
+  end
   local settled = self.count.done + self.count.failed + self.count.before
   return { points = #points, done = self.count.done, before = self.count.before, failed = self.count.failed,
     left = #points - settled, failures = self.failures, stopped = self.stopping, dir = dir }
 end
 
-sweep.points = function(E, options)
-  if type(E) == 'string' then E = experiment.load(E) end
+-- sweep.points(E, { set =, only = }) -> list of { id =, config =, label = }, keys that vary; E: a path, or what a sweep
+-- file returns.
+function sweep.points(E, options)
+  E = type(E) == 'string' and experiment.load(E) or experiment.check(E)
   return experiment.points(E, options)
 end
-
-sweep.stale = claim.STALE
 
 return sweep
