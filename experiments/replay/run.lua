@@ -1,5 +1,5 @@
--- Bounded replay: after a restart the layers behind the cut run on the last n tokens of the prompt only; how wrong is the
--- first token? (DeepSeek-V4.1 report 3.2.2.)
+-- Bounded replay: after a restart the layers behind the cut run on the last n tokens of the prompt only; how wrong is
+-- the first token? (DeepSeek-V4.1 report 3.2.2.)
 --   kvlab sweep experiments/replay/run.lua && kvlab report runs/replay
 -- The prefill of random prompts with replay = n against the one without. n goes from 1 to the length from which the
 -- result is exact, 1 + sum over the decoder's layers of (window - 1), given as a share of it.

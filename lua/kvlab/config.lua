@@ -109,7 +109,7 @@ function config.id(values)
   return core.system.sha256(('kvlab results %d\n%s'):format(config.RESULTS, config.canonical(values))):sub(1, 16)
 end
 
--- config.layout(value) -> the layout that a setting stands for: text, or the table that plain() made of one with widths.
+-- config.layout(value) -> the layout that a setting stands for: text, or what plain() made of one with widths.
 function config.layout(value)
   if layout.is(value) then return value end
   if type(value) == 'table' and value.layout then

@@ -31,8 +31,8 @@ function emit.list(o)
   return table.concat(lines, '\n')
 end
 
--- emit.slurm { ..., name =, jobs =, minutes = } -> the text of an array script for sbatch. Slurm sends SIGTERM two minutes
--- before the end; the worker stops at its last checkpoint, and the task is queued again.
+-- emit.slurm { ..., name =, jobs =, minutes = } -> the text of an array script for sbatch. Slurm sends SIGTERM two
+-- minutes before the end; the worker stops at its last checkpoint, and the task is queued again.
 function emit.slurm(o)
   local ids = {}
   for i, point in ipairs(o.points) do ids[i] = point.id end

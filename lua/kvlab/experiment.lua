@@ -77,7 +77,7 @@ local function generator(seed)
   end
 end
 
--- draws(n, seed, { key = { values } | { from =, to =, log = true, whole = true } }) -> an iterator over n random points.
+-- draws(n, seed, { key = { values } | { from =, to =, log =, whole = } }) -> an iterator over n random points.
 function experiment.draws(n, seed, spec)
   opts.whole(n, 1, 'draws: the number of points')
   local keys, uniform = sorted_keys(spec), generator(opts.whole(seed, 0, 'draws: seed'))
@@ -166,7 +166,9 @@ function experiment.check(t)
     seeds = {}
     for i = 1, n do seeds[i] = i end
   end
-  if type(seeds) ~= 'table' or #seeds == 0 then fail(E, 'seeds is %s, expected a number or a list', tostring(E.seeds)) end
+  if type(seeds) ~= 'table' or #seeds == 0 then
+    fail(E, 'seeds is %s, expected a number or a list', tostring(E.seeds))
+  end
   E.seeds = seeds
   return E
 end
@@ -246,7 +248,9 @@ function experiment.points(E, options)
   opts.check(options, { 'set', 'only' }, 'points')
   local settings = {}
   local ok, problem = pcall(each, E.vary, function(point)
-    if type(point) ~= 'table' then fail(E, 'point %d is a %s, expected a table of settings', #settings + 1, type(point)) end
+    if type(point) ~= 'table' then
+      fail(E, 'point %d is a %s, expected a table of settings', #settings + 1, type(point))
+    end
     if #settings == MOST then fail(E, 'more than %d points', MOST) end
     local copy = {}
     for key, value in pairs(E.fixed or {}) do copy[key] = value end

@@ -70,7 +70,8 @@ local function collect(dir)
   if others > 0 then
     out.warnings[1] = ('%d runs are of another results version (or damaged) and left out'):format(others)
   end
-  for key, what in pairs { commit = 'commits', kvlab = 'versions of kvlab', experiment = 'versions of the sweep file' } do
+  local words = { commit = 'commits', kvlab = 'versions of kvlab', experiment = 'versions of the sweep file' }
+  for key, what in pairs(words) do
     local list = names_of(seen[key])
     if #list > 1 then
       out.warnings[#out.warnings + 1] = ('the runs mix %d %s: %s'):format(#list, what, table.concat(list, ', '))
@@ -120,11 +121,12 @@ local function group(runs, keys)
     local name = json.encode(setting)
     local row = by_key[name]
     if not row then
-      row = { setting = setting, n = 0, values = {}, seconds = 0, name = name, config = one.config }
+      row = { setting = setting, n = 0, values = {}, seconds = 0, name = name, config = one.config, by_seed = {} }
       by_key[name] = row
       rows[#rows + 1] = row
     end
     row.n = row.n + 1
+    row.by_seed[tostring(one.config.seed)] = one.metrics
     row.seconds = row.seconds + (one.seconds or 0)
     for metric, value in pairs(one.metrics) do
       if type(value) == 'number' then
@@ -136,13 +138,21 @@ local function group(runs, keys)
   return rows
 end
 
+local function label_of(row, keys)
+  local given = {}
+  for _, key in ipairs(keys) do
+    if row.setting[key] ~= nil then given[#given + 1] = key end
+  end
+  return #given > 0 and config.label(row.setting, given) or 'all'
+end
+
 local function less(a, b)
   if type(a) == 'number' and type(b) == 'number' then return a < b end
   return tostring(type(a) == 'table' and json.encode(a) or a) < tostring(type(b) == 'table' and json.encode(b) or b)
 end
 
--- Marks the rows that no other row beats: at most its cost and at least its quality, and better in one of them. Only rows
--- that agree in the settings `within` are rivals.
+-- Marks the rows that no other row beats: at most its cost and at least its quality, and better in one of them. Only
+-- rows that agree in the settings `within` are rivals.
 local function mark_front(rows, cost_of, quality, better, within)
   local function rivals(row, other)
     for _, key in ipairs(within) do
@@ -158,13 +168,48 @@ local function mark_front(rows, cost_of, quality, better, within)
       row.pareto = true
       for _, other in ipairs(rows) do
         local oc, oq = cost_of(other), value(other)
-        if rivals(row, other) and oc and oq and oc <= c and sign * oq >= sign * q and (oc < c or sign * oq > sign * q) then row.pareto = false end
+        local beats = oc and oq and oc <= c and sign * oq >= sign * q and (oc < c or sign * oq > sign * q)
+        if beats and rivals(row, other) then row.pareto = false end
       end
     end
   end
 end
 
-local OPTIONS = { 'by', 'quality', 'better', 'cost', 'within' }
+-- Differences to the row that `pattern` names, seed by seed, which takes out what the seeds have in common. The noise
+-- floor is twice the standard error of a difference of two means of as many runs that only seeds tell apart; their
+-- deviation is pooled over all rows.
+local function compare(rows, pattern, quality)
+  local found = {}
+  for _, row in ipairs(rows) do
+    if row.label == pattern then found = { row } break end
+    if row.label:find(pattern, 1, true) then found[#found + 1] = row end
+  end
+  if #found ~= 1 then
+    error(('report: against: %d rows have %s in their label; expected one'):format(#found, pattern), 0)
+  end
+  local base, squares, freedom = found[1], 0, 0
+  for _, row in ipairs(rows) do
+    local s = row.metrics[quality]
+    if s and s.sd then squares, freedom = squares + s.sd ^ 2 * (s.n - 1), freedom + s.n - 1 end
+  end
+  for _, row in ipairs(rows) do
+    local differences = {}
+    for seed, metrics in pairs(row ~= base and row.by_seed or {}) do
+      local a, b = metrics[quality], (base.by_seed[seed] or {})[quality]
+      if type(a) == 'number' and type(b) == 'number' then differences[#differences + 1] = a - b end
+    end
+    if #differences > 0 then
+      row.difference = statistics(differences)
+      if freedom > 0 then
+        row.difference.floor = 2 * math.sqrt(squares / freedom * 2 / #differences)
+        row.difference.beyond = math.abs(row.difference.mean) > row.difference.floor
+      end
+    end
+  end
+  return base
+end
+
+local OPTIONS = { 'by', 'quality', 'better', 'cost', 'within', 'against' }
 
 -- report.of(dir, { by = { keys }, quality = metric, better = 'less' | 'more', cost = metric,
 -- within = { keys } }) -> { rows =, keys =, metrics = names, counts =, warnings =, failures =, quality =, cost = }
@@ -234,10 +279,16 @@ function report.of(dir, options)
     return row[paid] or row.metrics[paid] and row.metrics[paid].mean or type(row.setting[paid]) == 'number'
       and row.setting[paid] or nil
   end
+  for _, row in ipairs(rows) do
+    row.label = label_of(row, keys)
+  end
+  local baseline = options.against and quality and compare(rows, options.against, quality)
+  for _, row in ipairs(rows) do row.by_seed = nil end
   local within = options.within or said.within or {}
   if quality then mark_front(rows, cost_of, quality, better, within) end
   return { rows = rows, keys = keys, metrics = names, counts = all.counts, warnings = all.warnings,
-    failures = all.failures, quality = quality, better = better, cost = paid, within = within, made_with = all.made_with }
+    failures = all.failures, quality = quality, better = better, cost = paid, within = within, baseline = baseline,
+    made_with = all.made_with }
 end
 
 -- --- showing ------------------------------------------------------------------------------------------------------
@@ -249,6 +300,13 @@ local function shown(s)
   return ('%.5g ± %.2g'):format(s.mean, s.sd)
 end
 
+local function difference(s)
+  if not s then return '-' end
+  local text = (s.sd and '%+.3g ± %.2g' or '%+.3g'):format(s.mean, s.sd)
+  if s.beyond == nil then return text end
+  return text .. (s.beyond and ' > ' or ' < ') .. ('%.2g'):format(s.floor)
+end
+
 local function cells(result, shown_metrics)
   local has = {}
   for _, row in ipairs(result.rows) do
@@ -256,17 +314,15 @@ local function cells(result, shown_metrics)
   end
   local head = { 'setting', 'n' }
   for _, metric in ipairs(shown_metrics) do head[#head + 1] = metric end
+  if result.baseline then head[#head + 1] = result.quality .. ', difference' end
   if has.bytes_per_token then head[#head + 1] = 'bytes/token' end
   if has.read_bytes then head[#head + 1] = 'bytes read' end
   if has.pareto then head[#head + 1] = 'front' end
   local rows = { head }
   for _, row in ipairs(result.rows) do
-    local keys = {}
-    for _, key in ipairs(result.keys) do
-      if row.setting[key] ~= nil then keys[#keys + 1] = key end
-    end
-    local line = { #keys > 0 and config.label(row.setting, keys) or 'all', tostring(row.n) }
+    local line = { row.label, tostring(row.n) }
     for _, metric in ipairs(shown_metrics) do line[#line + 1] = shown(row.metrics[metric]) end
+    if result.baseline then line[#line + 1] = row == result.baseline and '0' or difference(row.difference) end
     if has.bytes_per_token then line[#line + 1] = row.bytes_per_token and format.number(row.bytes_per_token) or '-' end
     if has.read_bytes then line[#line + 1] = row.read_bytes and format.number(row.read_bytes) or '-' end
     if has.pareto then line[#line + 1] = row.pareto and '*' or '' end
@@ -286,6 +342,10 @@ end
 function report.text(result)
   local lines = format.table(cells(result, result.metrics), { 'l' })
   lines[#lines + 1] = state_line(result)
+  if result.baseline then
+    lines[#lines + 1] = ('difference to %s over the same seeds; > or < the noise of seeds, two standard errors')
+      :format(result.baseline.label)
+  end
   for _, row in ipairs(result.rows) do
     if row.pareto ~= nil then
       lines[#lines + 1] = ('front: no other has less %s and a better %s (%s)%s'):format(result.cost, result.quality,
@@ -350,10 +410,11 @@ function report.json(result)
     end
     rows[i] = json.object { { 'setting', row.setting }, { 'n', row.n }, { 'metrics', metrics },
       { 'bytes_per_token', row.bytes_per_token }, { 'read_bytes', row.read_bytes }, { 'seconds', row.seconds },
-      { 'pareto', row.pareto } }
+      { 'pareto', row.pareto }, { 'difference', row.difference } }
   end
   return json.encode(json.object { { 'rows', json.array(rows) }, { 'runs', result.counts },
-    { 'quality', result.quality }, { 'better', result.better }, { 'cost', result.cost }, { 'made_with', result.made_with },
+    { 'quality', result.quality }, { 'better', result.better }, { 'cost', result.cost },
+    { 'against', result.baseline and result.baseline.label }, { 'made_with', result.made_with },
     { 'warnings', json.array(result.warnings) }, { 'failures', json.array(result.failures) } }, { indent = 2 })
 end
 

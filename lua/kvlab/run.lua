@@ -80,7 +80,7 @@ local function check_version(dir, about)
     error(('%s: config.json is not that of a run'):format(dir), 0)
   end
   if about.results ~= config.RESULTS then
-    error(('%s: the run is of results version %s, this kvlab makes version %d; use another folder, or the kvlab of then')
+    error(('%s: the run is of results version %s, this kvlab makes version %d; use another folder')
       :format(dir, tostring(about.results), config.RESULTS), 0)
   end
 end

@@ -21,7 +21,9 @@ local SIGNALS = { [4] = 'SIGILL', [6] = 'SIGABRT', [7] = 'SIGBUS', [8] = 'SIGFPE
 -- Why a process that wrote no reason ended.
 local function reason_of(kind, code)
   if kind == 'signal' and code == SIGKILL then return 'killed by SIGKILL: the system was out of memory, or kill -9' end
-  if kind == 'signal' then return ('ended by signal %d%s'):format(code, SIGNALS[code] and ', ' .. SIGNALS[code] or '') end
+  if kind == 'signal' then
+    return ('ended by signal %d%s'):format(code, SIGNALS[code] and ', ' .. SIGNALS[code] or '')
+  end
   if code == 0 then return 'ended without a result' end
   return ('ended with status %d, see output.log'):format(code)
 end

@@ -32,7 +32,8 @@ TestConfig = {}
 
 function TestConfig:test_canonical()
   local own = kv.record { name = 'test-own', fields = { { channels = 4, number = 'bf16' } } }
-  lu.assertEquals(config.canonical { b = { 1.0, 2.5 }, a = kv.csa, c = kv.record_named 'bf16', l = kv.layout 'swa full/2' },
+  lu.assertEquals(config.canonical { b = { 1.0, 2.5 }, a = kv.csa, c = kv.record_named 'bf16',
+    l = kv.layout 'swa full/2' },
     '{"a":"csa","b":[1,2.5],"c":"bf16","l":"swa full/2"}')
   -- a preset is more than its text, and comes back whole
   local plain = config.plain { layout = kv.preset 'v4-flash' }
@@ -71,7 +72,8 @@ function TestConfig:test_resolve()
     { width = 64, name = 'x', optimiser = { lr = 1, decay = 0.1 } })
   check.fails("'name' is missing", config.resolve, {}, defaults)
   check.fails({ "'widht'", "did you mean 'width'" }, config.resolve, { name = 'x', widht = 1 }, defaults)
-  check.fails({ "'decai'", "did you mean 'decay'" }, config.resolve, { name = 'x', optimiser = { decai = 1 } }, defaults)
+  check.fails({ "'decai'", "did you mean 'decay'" }, config.resolve, { name = 'x', optimiser = { decai = 1 } },
+    defaults)
 end
 
 TestFolder = {}
@@ -85,7 +87,8 @@ function TestFolder:test_create_and_open()
   check.fails('other settings', kv.run.create, { dir = r.dir, config = { seed = 4 } })
   r:begin()
   local now = r:environments()[1]
-  lu.assertEquals({ now.kvlab, now.lua, now.results, now.threads }, { core.version, _VERSION, config.RESULTS, kv.threads() })
+  lu.assertEquals({ now.kvlab, now.lua, now.results, now.threads },
+    { core.version, _VERSION, config.RESULTS, kv.threads() })
   lu.assertTrue(#now.blas > 0)
   local code, commit = check.sh 'git rev-parse HEAD'
   if code == 0 then lu.assertEquals(now.commit, commit:match '%x+') end

@@ -90,7 +90,8 @@ function TestPoints:test_what_varies()
 end
 
 function TestPoints:test_draws()
-  local spec = { rate = { from = 1e-4, to = 1e-1, log = true }, n = { from = 1, to = 3, whole = true }, kind = { 'a', 'b' } }
+  local spec = { rate = { from = 1e-4, to = 1e-1, log = true }, n = { from = 1, to = 3, whole = true },
+    kind = { 'a', 'b' } }
   local seen, low = {}, 0
   for point in kv.sweep.draws(400, 5, spec) do
     lu.assertTrue(point.rate >= 1e-4 and point.rate <= 1e-1)
@@ -137,8 +138,8 @@ end
 TestSweep = {}
 
 function TestSweep:test_failures_stop_nobody()
-  local file = file_of('name = "failing", timeout = 0.7, vary = { how = { "a", "raise", "nan", "memory", "kill", "segv", '
-    .. '"exit", "slow", "z" } }', [[
+  local file = file_of('name = "failing", timeout = 0.7, vary = { how = { "a", "raise", "nan", "memory", "kill", '
+    .. '"segv", "exit", "slow", "z" } }', [[
       local system = require 'kvlab.core'.system
       if c.how == 'raise' then error('no luck', 0) end
       if c.how == 'nan' then for step = 1, 9 do run:log { step = step, loss = step < 5 and 1 or 0 / 0 } end end
@@ -153,7 +154,8 @@ function TestSweep:test_failures_stop_nobody()
   lu.assertEquals({ result.points, result.done, result.failed, result.left }, { 9, 2, 7, 0 })
   local reasons = {}
   for _, one in ipairs(result.failures) do reasons[one.label:match '=(.*)'] = one.reason end
-  for how, part in pairs { raise = 'no luck', nan = "'loss' is nan at step 5", memory = 'the limit is', kill = 'SIGKILL',
+  for how, part in pairs { raise = 'no luck', nan = "'loss' is nan at step 5", memory = 'the limit is',
+    kill = 'SIGKILL',
     exit = 'status 3', slow = 'time-out after 0.7 s' } do
     lu.assertStrContains(reasons[how], part)
   end
@@ -183,7 +185,8 @@ end
 -- Workers have one thread each, whatever the environment said before.
 function TestSweep:test_environment_of_workers()
   local file, log = file_of('name = "env"', [[
-    note(os.getenv 'OPENBLAS_NUM_THREADS' .. os.getenv 'KVLAB_THREADS' .. require 'kvlab'.threads() .. os.getenv 'OTHER')
+    note(os.getenv 'OPENBLAS_NUM_THREADS' .. os.getenv 'KVLAB_THREADS'
+      .. require 'kvlab'.threads() .. os.getenv 'OTHER')
     return {}]])
   local code = check.sh(('OPENBLAS_NUM_THREADS=7 OTHER=x scripts/kvlab sweep %s --dir %s'):format(file, fresh()))
   lu.assertEquals({ code, lines(log) }, { 0, { '111x' } })
@@ -209,7 +212,7 @@ end
 local STEPS <const> = [[
   local from = run:resume()
   local sum = from and from.state.sum or 0
-  note 'start'
+  note('start ' .. require 'kvlab.core'.system.pid())
   for step = (from and from.step or 0) + 1, 12 do
     sum = sum + step
     note(step)
@@ -230,7 +233,7 @@ end
 local function assert_continued(log, dir)
   local attempts = {}
   for _, line in ipairs(lines(log)) do
-    if line == 'start' then attempts[#attempts + 1] = {}
+    if line:find 'start' then attempts[#attempts + 1] = {}
     else table.insert(attempts[#attempts], tonumber(line)) end
   end
   local text = table.concat(lines(log), ' ')
@@ -244,9 +247,11 @@ local function assert_continued(log, dir)
   lu.assertEquals(#the_run(dir):metrics(), 12)
 end
 
-local function worker_pid(file)
-  local _, out = check.sh(('pgrep -f "worker[.]lua %s"'):format(file))
-  return out:match '%d+'
+-- The process that last began the steps.
+local function worker_pid(log)
+  local pid
+  for _, line in ipairs(lines(log)) do pid = line:match 'start (%d+)' or pid end
+  return pid
 end
 
 function TestSweep:test_kill_a_worker()
@@ -254,7 +259,7 @@ function TestSweep:test_kill_a_worker()
   local dir = fresh()
   local pipe = io.popen(('cd %s && scripts/kvlab sweep %s --dir %s 2>&1'):format(check.root, file, dir))
   wait_for('step 8', function() return #lines(log) >= 8 end)
-  os.execute('kill -9 ' .. worker_pid(file))
+  os.execute('kill -9 ' .. worker_pid(log))
   lu.assertStrContains(pipe:read 'a', 'SIGKILL')
   pipe:close()
   good(('%s --dir %s --retry failed'):format(file, dir))
@@ -268,7 +273,7 @@ function TestSweep:test_kill_the_runner()
     file, dir))
   local pid = pipe:read 'l'
   wait_for('step 5', function() return #lines(log) >= 6 end)
-  local worker = worker_pid(file)
+  local worker = worker_pid(log)
   os.execute('kill -9 ' .. pid)
   pipe:close()
   wait_for('the end of the worker', function() return not core.system.exists(tonumber(worker)) end)
@@ -307,7 +312,7 @@ function TestSweep:test_damaged_checkpoint()
   local dir = fresh()
   local pipe = io.popen(('cd %s && scripts/kvlab sweep %s --dir %s 2>&1'):format(check.root, file, dir))
   wait_for('step 8', function() return #lines(log) >= 8 end)
-  os.execute('kill -9 ' .. worker_pid(file))
+  os.execute('kill -9 ' .. worker_pid(log))
   pipe:close()
   local r = the_run(dir)
   local path = r.dir .. '/checkpoints/step-6-1.json'
@@ -323,7 +328,8 @@ function TestSweep:test_bad_usage()
   for words, part in pairs { [''] = 'expected one experiment file', ['/nowhere.lua'] = '/nowhere.lua',
     [file .. ' --retry all'] = 'expected failed', [file .. ' --emit pbs'] = 'slurm or list',
     [file .. ' -j 0'] = 'whole number', [file .. ' --budget x'] = 'above 0', [file .. ' --onyl x'] = "'--only'",
-    [file .. ' --only zzz'] = 'no point matches', [file .. ' --set b=1'] = "'b'", [file .. ' --dir /dev/null/x'] = '/dev/null',
+    [file .. ' --only zzz'] = 'no point matches', [file .. ' --set b=1'] = "'b'",
+    [file .. ' --dir /dev/null/x'] = '/dev/null',
     [put(fresh('.lua'), 'return 3')] = 'returned a number', [put(fresh('.lua'), 'error("mid", 0)')] = 'mid' } do
     local code, out, err = sweep(words)
     lu.assertTrue(code == 1 or code == 2, words)
@@ -356,7 +362,8 @@ function TestOthers:test_dry_run()
 end
 
 function TestOthers:test_emit_list()
-  local file, log = file_of('name = "listed", vary = { a = { 1, 2 } }, fixed = { b = "x" }', 'note(c.a .. c.b) return {}')
+  local file, log = file_of('name = "listed", vary = { a = { 1, 2 } }, fixed = { b = "x" }',
+    'note(c.a .. c.b) return {}')
   local dir = fresh(" with 'quotes'")
   local out = good(('%s --dir "%s" --set "b=y z" --emit list'):format(file, dir))
   lu.assertEquals(select(2, out:gsub('\n', '')), 2)
@@ -376,8 +383,8 @@ function TestOthers:test_emit_slurm()
   local dir = fresh()
   local script = put(fresh('.sh'), good(('%s --dir %s --emit slurm -j 2 --budget 90'):format(file, dir)))
   local text = text_of(script)
-  for _, line in ipairs { '#SBATCH --array=0-2%2', '#SBATCH --cpus-per-task=1', '#SBATCH --requeue', '#SBATCH --time=90',
-    '#SBATCH --open-mode=append', '#SBATCH --signal=B:TERM@120' } do
+  for _, line in ipairs { '#SBATCH --array=0-2%2', '#SBATCH --cpus-per-task=1', '#SBATCH --requeue',
+    '#SBATCH --time=90', '#SBATCH --open-mode=append', '#SBATCH --signal=B:TERM@120' } do
     lu.assertStrContains(text, line .. '\n')
   end
   lu.assertEquals((check.sh('sh -n ' .. script)), 0)
@@ -387,8 +394,8 @@ function TestOthers:test_emit_slurm()
   core.base.make_dir(bin)
   put(bin .. '/scontrol', '#!/bin/sh\necho "$@" >' .. bin .. '/asked\n')
   os.execute(('chmod +x %s/scontrol'):format(bin))
-  local pipe = io.popen(('{ PATH=%s:$PATH SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=2 sh %s >/dev/null & echo $!; wait $!; '
-    .. 'echo $?; }'):format(bin, script))
+  local pipe = io.popen(('{ PATH=%s:$PATH SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=2 sh %s >/dev/null & echo $!; '
+    .. 'wait $!; echo $?; }'):format(bin, script))
   local pid = pipe:read 'l'
   wait_for('the task', function() return #lines(log) == 2 end)
   os.execute('kill -TERM ' .. pid)
@@ -424,13 +431,22 @@ function TestReport:test_numbers()
   lu.assertEquals({ result.quality, result.better, front }, { 'accuracy', 'more', { 'full/2 reuse*32', 'swa*22' } })
   result = kv.json.decode((report(dir .. ' --json --by a --quality accuracy --better less')))
   lu.assertEquals({ #result.rows, result.rows[2].n, result.rows[2].metrics.accuracy.n }, { 2, 6, 6 })
+  -- the same seeds differ by 1 exactly; the noise is that of seeds: 12, 15, 20 in every row
+  result = kv.json.decode((report(dir .. ' --json --against "a=1 layout=swa*2"')))
+  local difference = result.rows[4].difference
+  lu.assertEquals({ difference.mean, difference.sd, difference.n, difference.beyond }, { 1.0, 0.0, 3, false })
+  lu.assertAlmostEquals(difference.floor, 2 * row.metrics.accuracy.sd * math.sqrt(2 / 3), 1e-12)
+  lu.assertEquals({ result.rows[1].difference.mean, result.rows[1].difference.beyond }, { 10.0, true })
+  lu.assertNil(result.rows[2].difference)
+  lu.assertStrContains(report(dir .. ' --against "a=1 layout=swa*2"'), '+10 ± 0 > 6.6')
   lu.assertStrContains(report(dir), '15.667 ± 4')
   lu.assertStrContains(report(dir .. ' --md'), '| a=1 layout=[full/2 reuse*3] | 3 | 15.667 ± 4 |')
   local first = report(dir .. ' --csv'):match '[^\n]*\n[^\n]*'
-  lu.assertStrContains(first, 'a,layout,n,accuracy_mean,accuracy_sd,loss_mean,loss_sd,bytes_per_token,read_bytes,seconds')
+  lu.assertStrContains(first,
+    'a,layout,n,accuracy_mean,accuracy_sd,loss_mean,loss_sd,bytes_per_token,read_bytes,seconds')
   lu.assertStrContains(first, '\n1,full/2 reuse*3,3,15.66666666666666')
-  for words, part in pairs { [dir .. ' --by aa'] = "'aa'", [dir .. ' --quality acc'] = "'acc'", ['/nowhere'] = '/nowhere',
-    [dir .. ' --csv --md'] = 'one of' } do
+  for words, part in pairs { [dir .. ' --by aa'] = "'aa'", [dir .. ' --quality acc'] = "'acc'",
+    ['/nowhere'] = '/nowhere', [dir .. ' --against swa'] = '2 rows', [dir .. ' --csv --md'] = 'one of' } do
     local code, out, err = check.sh('scripts/kvlab report ' .. words)
     lu.assertTrue(code > 0 and out == '' and err:find(part, 1, true) ~= nil, words .. ': ' .. err)
   end
@@ -465,6 +481,14 @@ function TestReport:test_while_the_sweep_runs_and_mixed_sources()
   put(path, (text_of(path):gsub('"results": %d+', '"results": 0')))
   _, err = report(dir)
   lu.assertStrContains(err, '1 runs are of another results version')
+end
+
+-- The example of the page is an experiment.
+function TestReport:test_page()
+  local file = put(fresh('.lua'), text_of(check.root .. '/docs/sweeps.md'):match('```lua\n(.-)```'))
+  local dir = fresh()
+  good(('%s --dir %s -j2 --only width=64'):format(file, dir))
+  lu.assertEquals(#kv.json.decode((report(dir .. ' --json'))).rows, 2)
 end
 
 -- The shipped experiments: their smallest cells give what is committed.

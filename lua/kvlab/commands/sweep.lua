@@ -14,8 +14,8 @@ local command = {
   json = true,
   usage = 'sweep FILE.lua [OPTIONS]',
   summary = 'every point of an experiment, in processes of their own',
-  text = [[Runs what an experiment file describes (docs/sweeps.md). Every point is a run with an id that follows from its
-settings: what is done is not done again, and the same command goes on after whatever stopped it. Several of these
+  text = [[Runs what an experiment file describes (docs/sweeps.md). Every point is a run with an id that follows from
+its settings: what is done is not done again, and the same command goes on after whatever stopped it. Several of these
 commands, also on several machines, may work on one folder. A point that fails is recorded with its reason and stops
 nobody. Exit status 1 when any point has failed.]],
   options = {

@@ -205,8 +205,9 @@ function sweep.run(file, options) end
 
 --- The runs of a folder as rows of mean, standard deviation and n over seeds; the command is kvlab report.
 ---
---- Options: by (a list of settings; all that differ), quality, better ('less', 'more'), cost, within. A row has setting, n,
---- metrics = { name = { mean =, sd =, n = } }, bytes_per_token and read_bytes when there is a layout, seconds, pareto.
+--- Options: by (a list of settings; all that differ), quality, better ('less', 'more'), cost, within, against (a part of
+--- a row's label). A row has setting, label, n, metrics = { name = { mean =, sd =, n = } }, bytes_per_token and read_bytes
+--- when there is a layout, seconds, pareto, and difference = { mean =, sd =, n =, floor =, beyond = } to the row `against`.
 --- Errors: no such folder; an unknown setting or metric.
 --- Example:
 ---   pcall(kv.report, '/nowhere')  --> false
