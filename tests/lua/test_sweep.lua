@@ -339,6 +339,30 @@ function TestSweep:test_bad_usage()
   end
 end
 
+-- A worker is a module: it brings the settings, completes them and does the runs.
+function TestSweep:test_worker_modules()
+  local name = 'a_worker_of_test_sweep'
+  put(('%s/%s.lua'):format(root, name), [[return { defaults = { width = 4, steps = 10, seed = 1 },
+    resolve = function(c) c.area = c.width * c.steps return c end,
+    point = function(run) run:log { step = 1, x = run.config.area } end }]])
+  local file = put(fresh('.lua'), ('return { name = "w", worker = %q, vary = { width = { 2, 3 } } }'):format(name))
+  local dir = fresh()
+  local front = ('LUA_PATH="%s/?.lua;$LUA_PATH" scripts/kvlab '):format(root)
+  local code, out, err = check.sh(front .. ('sweep %s --dir %s'):format(file, dir))
+  lu.assertEquals(code, 0, out .. err)
+  local rows = kv.json.decode((report(dir .. ' --json'))).rows
+  lu.assertEquals({ rows[1].metrics.x.mean, rows[2].metrics.x.mean }, { 20.0, 30.0 })
+  code, _, err = check.sh(front .. ('sweep %s --dir %s --set step=1'):format(file, dir))
+  lu.assertEquals(code, 2)
+  lu.assertStrContains(err, "did you mean 'steps'")
+end
+
+function TestSweep:test_run_says_what_a_sweep_file_is()
+  local code, _, err = check.sh 'scripts/kvlab run experiments/records/run.lua'
+  lu.assertEquals(code, 1)
+  lu.assertStrContains(err, 'kvlab sweep')
+end
+
 -- --- lists, other schedulers -----------------------------------------------------------------------------------
 TestOthers = {}
 
