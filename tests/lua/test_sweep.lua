@@ -352,7 +352,7 @@ function TestSweep:test_worker_modules()
   lu.assertEquals(code, 0, out .. err)
   local rows = kv.json.decode((report(dir .. ' --json'))).rows
   lu.assertEquals({ rows[1].metrics.x.mean, rows[2].metrics.x.mean }, { 20.0, 30.0 })
-  code, _, err = check.sh(front .. ('sweep %s --dir %s --set step=1'):format(file, dir))
+  code, out, err = check.sh(front .. ('sweep %s --dir %s --set step=1'):format(file, dir))
   lu.assertEquals(code, 2)
   lu.assertStrContains(err, "did you mean 'steps'")
 end
