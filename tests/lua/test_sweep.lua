@@ -352,9 +352,9 @@ function TestSweep:test_worker_modules()
   lu.assertEquals(code, 0, out .. err)
   local rows = kv.json.decode((report(dir .. ' --json'))).rows
   lu.assertEquals({ rows[1].metrics.x.mean, rows[2].metrics.x.mean }, { 20.0, 30.0 })
-  code, out, err = check.sh(front .. ('sweep %s --dir %s --set step=1'):format(file, dir))
-  lu.assertEquals(code, 2)
-  lu.assertStrContains(err, "did you mean 'steps'")
+  local status, _, problem = check.sh(front .. ('sweep %s --dir %s --set step=1'):format(file, dir))
+  lu.assertEquals(status, 2)
+  lu.assertStrContains(problem, "did you mean 'steps'")
 end
 
 function TestSweep:test_run_says_what_a_sweep_file_is()
