@@ -1,11 +1,13 @@
 -- cli.lua: the command line. Parses options, runs a subcommand, turns errors into one line and an exit status:
 -- 0 fine, 1 the job failed, 2 bad usage. A subcommand is a file in commands/ that returns
 --   { name, summary, usage, text, options = { { name, argument or nil, help }, ... }, run = function(args, options) }
+-- An option may have short = 'j' (-j N, -jN) and many = true (may be given again: its value is a list).
 local suggest = require 'kvlab.suggest'
 
 local cli = {}
 
-cli.order = { 'kv', 'layout', 'records', 'run', 'check', 'measure', 'bench', 'help' }
+cli.order = { 'kv', 'layout', 'records', 'run', 'check', 'measure', 'bench', 'sweep', 'report',
+  'help' }
 
 local GLOBAL = { { 'json', nil, 'print JSON' }, { 'debug', nil, 'show the stack trace of an error' },
   { 'help', nil, 'show this help' } }
@@ -64,6 +66,7 @@ local function parse(command, words)
       if not known[option[1]] then
         known[option[1]] = option
         names[#names + 1] = '--' .. option[1]
+        if option.short then known['-' .. option.short] = option end
       end
     end
   end
@@ -73,6 +76,10 @@ local function parse(command, words)
     local name, value = word:match('^%-%-([%w-]+)=(.*)$')
     name = name or word:match('^%-%-([%w-]+)$')
     if word == '-h' then name = 'help' end
+    local letter, glued = word:match('^%-(%a)(.*)$')
+    if letter and known['-' .. letter] then
+      name, value = known['-' .. letter][1], glued ~= '' and glued or nil
+    end
     if only_args or not word:find('^%-') or word == '-' then
       args[#args + 1] = word
       if command.passes_on then only_args = true end
@@ -84,14 +91,19 @@ local function parse(command, words)
         cli.usage("%s: unknown option '%s'%s; see kvlab help %s", command.name, word, suggest.phrase(word, names),
           command.name)
       end
-      if options[name] then cli.usage('%s: --%s is given twice', command.name, name) end
+      if options[name] and not option.many then cli.usage('%s: --%s is given twice', command.name, name) end
       if option[2] then
         if value == nil then
           i = i + 1
           value = words[i]
           if value == nil then cli.usage('%s: --%s needs a value: --%s %s', command.name, name, name, option[2]) end
         end
-        options[name] = value
+        if option.many then
+          options[name] = options[name] or {}
+          table.insert(options[name], value)
+        else
+          options[name] = value
+        end
       else
         if value ~= nil then cli.usage('%s: --%s takes no value', command.name, name) end
         options[name] = true

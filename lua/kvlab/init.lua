@@ -50,6 +50,13 @@ kv.measure = require('kvlab.measure').layout
 -- the machine
 kv.threads = core.base.threads
 
+-- runs and sweeps
+local config, run, sweep = require 'kvlab.config', require 'kvlab.run', require 'kvlab.sweep'
+kv.config = { id = config.id, canonical = config.canonical, layout = config.layout, record = config.record }
+kv.run = { create = run.create, open = run.open }
+kv.sweep = { grid = sweep.grid, draws = sweep.draws, points = sweep.points, run = sweep.run }
+kv.report = require('kvlab.report').of
+
 -- what to train on
 kv.task = require('kvlab.tasks.task').new
 kv.tasks = require 'kvlab.tasks'
@@ -71,6 +78,7 @@ kv.classes.SafeTensors = core.safetensors.methods
 kv.classes.Attention = attention.class
 kv.classes.Model = model.class
 kv.classes.Sequence = sequence.class
+kv.classes.Run = run.class
 
 -- A misspelt name must not vanish: kv.layout { kv.swa, kv.ful } would be a shorter layout.
 setmetatable(kv, { __index = kv.suggest.strict(kv, 'kvlab has no') })

@@ -352,6 +352,8 @@ function record.is(value)
   return private[value] ~= nil
 end
 
+function record.builtin(name) return builtin[name] == true end
+
 -- record.of(value) -> the record itself, or the one of that name.
 function record.of(value)
   return record.is(value) and value or record.named(value)

@@ -43,6 +43,7 @@ void kvl_open_norm(lua_State *L);
 void kvl_open_attend(lua_State *L);
 void kvl_open_compress(lua_State *L);
 void kvl_open_bench(lua_State *L);
+void kvl_open_system(lua_State *L);
 
 /* Pushes an empty tensor object; the core call fills the returned slot. */
 kvl_tensor **kvl_push_tensor(lua_State *L);

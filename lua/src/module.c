@@ -23,5 +23,6 @@ int luaopen_kvlab_core(lua_State *L) {
     kvl_open_attend(L);
     kvl_open_compress(L);
     kvl_open_bench(L);
+    kvl_open_system(L);
     return 1;
 }

@@ -25,6 +25,7 @@
 #include "kvlab/rope.h"
 #include "kvlab/rows.h"
 #include "kvlab/safetensors.h"
+#include "kvlab/sha256.h"
 #include "kvlab/tensor.h"
 #include "kvlab/vmath.h"
 

@@ -28,7 +28,9 @@ function command.run(args)
   if not readable(path) then cli.failed('run: cannot read %s', path) end
   local chunk, problem = loadfile(path, 't')
   if not chunk then cli.failed('%s', problem) end
-  return chunk(table.unpack(args, 2))
+  local result = chunk(table.unpack(args, 2))
+  if type(result) == 'table' then cli.failed('%s describes a sweep: kvlab sweep %s', path, path) end
+  return result
 end
 
 return command

@@ -1,0 +1,57 @@
+-- emit.lua: the points of a sweep as work for somebody else's scheduler. Every task is the same command with one id,
+-- which claims that run, goes on from its last checkpoint, and does nothing when it is done already; so a scheduler may
+-- run tasks twice, in any order, or after a requeue.
+local emit = {}
+
+function emit.quote(text)
+  if text:find('^[%w_@%%+=:,./-]+$') then return text end
+  return "'" .. text:gsub("'", [['\'']]) .. "'"
+end
+
+-- The words of the command for one point, without its id.
+local function command(o)
+  local words = { o.program, 'sweep', o.file, '--dir', o.dir }
+  for _, text in ipairs(o.set or {}) do
+    words[#words + 1] = '--set'
+    words[#words + 1] = text
+  end
+  if o.retry then
+    words[#words + 1] = '--retry'
+    words[#words + 1] = 'failed'
+  end
+  for i, word in ipairs(words) do words[i] = emit.quote(word) end
+  return table.concat(words, ' ') .. ' -j 1 --only '
+end
+
+-- emit.list { program =, file =, dir =, points =, set =, retry = } -> a command a line, for GNU parallel or xargs.
+function emit.list(o)
+  local lines = {}
+  local front = command(o)
+  for i, point in ipairs(o.points) do lines[i] = front .. point.id end
+  return table.concat(lines, '\n')
+end
+
+-- emit.slurm { ..., name =, jobs =, minutes = } -> the text of an array script for sbatch. Slurm sends SIGTERM two
+-- minutes before the end; the worker stops at its last checkpoint, and the task is queued again.
+function emit.slurm(o)
+  local ids = {}
+  for i, point in ipairs(o.points) do ids[i] = point.id end
+  local lines = { '#!/bin/sh', '#SBATCH --job-name=kvlab-' .. o.name,
+    ('#SBATCH --array=0-%d%%%d'):format(#ids - 1, o.jobs), '#SBATCH --ntasks=1', '#SBATCH --cpus-per-task=1',
+    '#SBATCH --requeue', '#SBATCH --open-mode=append', '#SBATCH --signal=B:TERM@120' }
+  if o.minutes then lines[#lines + 1] = ('#SBATCH --time=%d'):format(math.ceil(o.minutes)) end
+  lines[#lines + 1] = ('set -- %s'):format(table.concat(ids, ' \\\n  '))
+  lines[#lines + 1] = 'shift "$SLURM_ARRAY_TASK_ID"'
+  lines[#lines + 1] = command(o) .. '"$1" &'
+  lines[#lines + 1] = [[
+worker=$!
+trap 'kill -TERM "$worker"' TERM
+wait "$worker"
+status=$?
+while kill -0 "$worker" 2>/dev/null; do wait "$worker"; status=$?; done
+if [ "$status" -eq 143 ]; then scontrol requeue "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"; fi
+exit "$status"]]
+  return table.concat(lines, '\n')
+end
+
+return emit

@@ -1,0 +1,299 @@
+-- experiment.lua: what a sweep file returns, checked, and its points.
+--
+--   name      a word; part of every id
+--   point     function(run) -> metrics: does one run; or
+--   worker    the name of a module that has point, and may have defaults, resolve, estimate and cost
+--   version   1: raised by the author when `point` computes something else; part of every id
+--   defaults  every setting there is, with its default (optional; then misspelt settings are found)
+--   fixed     settings that all points have
+--   vary      a grid { key = { values } }, a list of points and iterators, or an iterator that yields points
+--   seeds     a number or a list
+--   measure, better, cost    the metrics for a report, 'less' or 'more', and what is paid for them
+--   within    settings that rivals of the Pareto front have to share
+--   timeout   seconds of one run
+--   estimate  function(config) -> seconds
+local config = require 'kvlab.config'
+local core = require 'kvlab.core'
+local layout = require 'kvlab.layout'
+local opts = require 'kvlab.options'
+local record = require 'kvlab.record'
+
+local experiment = {}
+
+local KEYS = { 'name', 'point', 'worker', 'version', 'defaults', 'fixed', 'vary', 'seeds', 'measure', 'better', 'cost',
+  'within', 'timeout', 'estimate', 'resolve' }
+local FROM_WORKER = { 'point', 'defaults', 'resolve', 'estimate' }
+local MOST <const> = 100000 -- points: an iterator that never ends is a mistake
+
+local function fail(E, text, ...) error(('experiment %s: %s'):format(E.name or '?', text:format(...)), 0) end
+
+-- --- where points come from -------------------------------------------------------------------------------
+
+local function sorted_keys(t)
+  local keys = {}
+  for key in pairs(t) do keys[#keys + 1] = key end
+  table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
+  return keys
+end
+
+-- grid { key = { values }, ... } -> an iterator over all combinations; the last key in the alphabet changes fastest.
+function experiment.grid(lists)
+  local keys = sorted_keys(lists)
+  for _, key in ipairs(keys) do
+    local list = lists[key]
+    if type(key) ~= 'string' then error(('grid: the key %s is no name of a setting'):format(tostring(key)), 0) end
+    if type(list) ~= 'table' or layout.is(list) or record.is(list) or #list == 0 then
+      error(('grid: %s is %s, expected a list of values'):format(key, tostring(list)), 0)
+    end
+  end
+  return coroutine.wrap(function()
+    local point = {}
+    local function fill(i)
+      local key = keys[i]
+      if not key then
+        local copy = {}
+        for name, value in pairs(point) do copy[name] = value end
+        coroutine.yield(copy)
+        return
+      end
+      for _, value in ipairs(lists[key]) do
+        point[key] = value
+        fill(i + 1)
+      end
+    end
+    fill(1)
+  end)
+end
+
+-- SplitMix64 (Steele, Lea, Flood 2014): small, and the same on every machine.
+local function generator(seed)
+  local state = seed
+  return function()
+    state = state + 0x9E3779B97F4A7C15
+    local z = state
+    z = (z ~ (z >> 30)) * 0xBF58476D1CE4E5B9
+    z = (z ~ (z >> 27)) * 0x94D049BB133111EB
+    return ((z ~ (z >> 31)) >> 11) * 0x1p-53
+  end
+end
+
+-- draws(n, seed, { key = { values } | { from =, to =, log =, whole = } }) -> an iterator over n random points.
+function experiment.draws(n, seed, spec)
+  opts.whole(n, 1, 'draws: the number of points')
+  local keys, uniform = sorted_keys(spec), generator(opts.whole(seed, 0, 'draws: seed'))
+  for _, key in ipairs(keys) do
+    local s = spec[key]
+    if type(s) ~= 'table' or not s.from and #s == 0 then
+      error(('draws: %s: expected a list of values or { from =, to = }'):format(key), 0)
+    end
+    if s.from then
+      opts.check(s, { 'from', 'to', 'log', 'whole' }, 'draws: ' .. key)
+      if type(s.from) ~= 'number' or type(s.to) ~= 'number' or s.from > s.to or s.log and s.from <= 0 then
+        error(('draws: %s: from = %s, to = %s is no range'):format(key, tostring(s.from), tostring(s.to)), 0)
+      end
+    end
+  end
+  local count = 0
+  return function()
+    if count == n then return nil end
+    count = count + 1
+    local point = {}
+    for _, key in ipairs(keys) do
+      local s, u = spec[key], uniform()
+      if not s.from then point[key] = s[1 + math.floor(u * #s)]
+      else
+        local x = s.log and s.from * (s.to / s.from) ^ u or s.from + (s.to - s.from) * u
+        point[key] = s.whole and math.floor(x + 0.5) or x
+      end
+    end
+    return point
+  end
+end
+
+-- Calls take(point) for every point of `vary`.
+local function each(vary, take)
+  if vary == nil then return take {} end
+  if type(vary) == 'function' then
+    for point in vary do take(point) end
+  elseif type(vary) == 'table' and #vary > 0 then
+    for _, item in ipairs(vary) do
+      if type(item) == 'function' then each(item, take) else take(item) end
+    end
+  elseif type(vary) == 'table' then
+    each(experiment.grid(vary), take)
+  else
+    error(('vary is a %s, expected a grid, a list or an iterator'):format(type(vary)), 0)
+  end
+end
+
+-- --- checking -----------------------------------------------------------------------------------------------
+
+local function check_function(E, key)
+  if E[key] ~= nil and type(E[key]) ~= 'function' then fail(E, '%s is a %s, expected a function', key, type(E[key])) end
+end
+
+-- experiment.check(t) -> the experiment, with what its worker adds.
+function experiment.check(t)
+  if type(t) ~= 'table' then
+    error(('a sweep file returns a table { name =, point =, vary = }, this one returned a %s'):format(type(t)), 0)
+  end
+  opts.check(t, KEYS, 'experiment')
+  local E = {}
+  for key, value in pairs(t) do E[key] = value end
+  if type(E.name) ~= 'string' or not E.name:find('^[%w._-]+$') or E.name:find('^%.') then
+    error(('experiment: name is %s, expected a word such as \'records\''):format(tostring(E.name)), 0)
+  end
+  if E.worker ~= nil then
+    if E.point then fail(E, 'worker and point are both given; one of them does the runs') end
+    local ok, module = pcall(require, tostring(E.worker))
+    if not ok then fail(E, "the worker '%s' cannot be loaded: %s", tostring(E.worker), module:match('^[^\n]*')) end
+    for _, key in ipairs(FROM_WORKER) do
+      if E[key] == nil then E[key] = module[key] end
+    end
+  end
+  if type(E.point) ~= 'function' then fail(E, 'point is missing: a function(run) that returns metrics') end
+  for _, key in ipairs { 'estimate', 'resolve' } do check_function(E, key) end
+  E.version = opts.whole(E.version or 1, 1, 'experiment: version')
+  if E.timeout ~= nil and not (type(E.timeout) == 'number' and E.timeout > 0) then
+    fail(E, 'timeout is %s, expected seconds above 0', tostring(E.timeout))
+  end
+  if E.better ~= nil then opts.word(E.better, { 'less', 'more' }, 'experiment: better') end
+  if type(E.measure) == 'string' then E.measure = { E.measure } end
+  local seeds = E.seeds
+  if seeds == nil then seeds = { 1 } end
+  if type(seeds) == 'number' then
+    local n = opts.whole(seeds, 1, 'experiment: seeds')
+    seeds = {}
+    for i = 1, n do seeds[i] = i end
+  end
+  if type(seeds) ~= 'table' or #seeds == 0 then
+    fail(E, 'seeds is %s, expected a number or a list', tostring(E.seeds))
+  end
+  E.seeds = seeds
+  return E
+end
+
+-- experiment.load(path) -> the experiment of a file, which runs as any Lua does; file, folder and digest noted.
+function experiment.load(path)
+  local file, problem = io.open(path, 'rb')
+  if not file then error('cannot read ' .. problem, 0) end
+  local text = file:read('a')
+  file:close()
+  if not text then error(('cannot read %s'):format(path), 0) end
+  local chunk
+  chunk, problem = load(text, '@' .. path, 't')
+  if not chunk then error(problem, 0) end
+  local E = experiment.check(chunk())
+  E.file, E.digest = core.system.realpath(path), core.system.sha256(text)
+  return E
+end
+
+-- --- points ---------------------------------------------------------------------------------------------------
+
+local function known_settings(E, settings)
+  if E.defaults then return sorted_keys(E.defaults) end
+  local known = {}
+  for _, one in ipairs(settings) do
+    for key in pairs(one) do known[key] = true end
+  end
+  for key in pairs(E.fixed or {}) do known[key] = true end
+  return sorted_keys(known)
+end
+
+local function resolved(E, settings)
+  if settings.experiment or settings.version then fail(E, "'experiment' and 'version' are no names of settings") end
+  local values = settings
+  if E.defaults then
+    local seed = values.seed
+    if E.defaults.seed == nil then values.seed = nil end
+    values = config.resolve(values, E.defaults, 'experiment ' .. E.name)
+    values.seed = seed
+  end
+  if E.resolve then values = E.resolve(values) end
+  values = config.plain(values, 'experiment ' .. E.name)
+  values.experiment = E.name
+  values.version = E.version
+  return values
+end
+
+-- The settings that differ between points, sorted, the seed last.
+local function varying(points)
+  local first, keys, seen = {}, {}, {}
+  for _, point in ipairs(points) do
+    for key, value in pairs(point.config) do
+      local text = config.canonical { value }
+      if first[key] == nil then first[key] = { text, 1 }
+      elseif first[key][1] ~= text then seen[key] = true
+      else first[key][2] = first[key][2] + 1 end
+    end
+  end
+  for key, of in pairs(first) do
+    if (seen[key] or of[2] < #points) and key ~= 'seed' then keys[#keys + 1] = key end
+  end
+  table.sort(keys)
+  if seen.seed then keys[#keys + 1] = 'seed' end
+  return keys
+end
+
+-- matches('bf16*seed=1', label): is the text in it? A * stands for anything.
+local function matches(pattern, text)
+  local lua = pattern:gsub('[%^%$%(%)%%%.%[%]%+%-%?]', '%%%0'):gsub('%*', '.*')
+  return text:find(lua) ~= nil
+end
+
+-- experiment.points(E [, { set = { 'key=value', ... }, only = pattern }]) -> list of { id =, config =, label = } in the
+-- order of the file, and the keys that vary. Points that are the same after resolving stand once.
+function experiment.points(E, options)
+  options = options or {}
+  opts.check(options, { 'set', 'only' }, 'points')
+  local settings = {}
+  local ok, problem = pcall(each, E.vary, function(point)
+    if type(point) ~= 'table' then
+      fail(E, 'point %d is a %s, expected a table of settings', #settings + 1, type(point))
+    end
+    if #settings == MOST then fail(E, 'more than %d points', MOST) end
+    local copy = {}
+    for key, value in pairs(E.fixed or {}) do copy[key] = value end
+    for key, value in pairs(point) do copy[key] = value end
+    settings[#settings + 1] = copy
+  end)
+  if not ok then fail(E, 'after %d points: %s', #settings, tostring(problem)) end
+  local known = known_settings(E, settings)
+  local seeds = E.seeds
+  for _, text in ipairs(options.set or {}) do
+    local key, value = config.assignment(text)
+    local head = key:match('^[^.]+')
+    if head == 'seed' then
+      seeds = { value }
+    else
+      opts.check({ [head] = true }, known, 'experiment ' .. E.name, 'setting')
+      for _, one in ipairs(settings) do config.set(one, key, value) end
+    end
+  end
+  local points, seen = {}, {}
+  for _, one in ipairs(settings) do
+    for _, seed in ipairs(one.seed and { one.seed } or seeds) do
+      local copy = {}
+      for key, value in pairs(one) do copy[key] = value end
+      copy.seed = seed
+      local values = resolved(E, copy)
+      local id = config.id(values)
+      if not seen[id] then
+        seen[id] = true
+        points[#points + 1] = { id = id, config = values }
+      end
+    end
+  end
+  local keys = varying(points)
+  local chosen = {}
+  for _, point in ipairs(points) do
+    point.label = config.label(point.config, keys)
+    if point.label == '' then point.label = E.name end
+    if not options.only or matches(options.only, point.label) or point.id:sub(1, #options.only) == options.only then
+      chosen[#chosen + 1] = point
+    end
+  end
+  return chosen, keys
+end
+
+return experiment
