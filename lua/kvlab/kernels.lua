@@ -16,7 +16,7 @@ end
 local function done(where, names, ok, ...)
   if ok then return ... end
   local problem = ...
-  if type(problem) ~= 'string' then error(problem, 0) end
+  if type(problem) ~= 'string' or problem == 'interrupted' then error(problem, 0) end
   local n, what = problem:match("^bad argument #(%d+) to '[^']*' (%b())$")
   if n then
     local name = names[tonumber(n)] -- nil: a field of a source, which the text names

@@ -28,7 +28,7 @@ local function predicted(batch, predictions)
   end
   local count = targets:ge(0):sum()
   if predictions.dtype == 'float32' and #shape == 2 and shape[1] == count then
-    local flat = core.tensor.full({ B * T }, -1, 'int32')
+    local flat = core.tensor.filled({ B * T }, -1, 'int32')
     if count > 0 then flat = flat:scatter(1, score.positions(batch), predictions:argmax()) end
     return flat:reshape(B, T)
   end
