@@ -62,6 +62,7 @@ kv.schedule = optim.schedule
 
 -- the machine
 kv.threads = core.base.threads
+kv.keep_memory = core.base.keep_memory
 
 -- what to train on
 kv.task = require('kvlab.tasks.task').new

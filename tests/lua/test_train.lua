@@ -308,7 +308,7 @@ end
 function TestRun:test_memory_is_flat()
   local m = kv.model('csa swa', widths { hidden_size = 32 }, {})
   local opt = kv.adamw(m)
-  local live, resident, most, least = nil, nil, 0, math.huge
+  local live, resident, most = nil, nil, 0
   for step = 1, 200 do
     local _, grads = m:loss(batch(16, step), { indexer = { kl = 'selected' } })
     opt:step(grads)
@@ -316,9 +316,10 @@ function TestRun:test_memory_is_flat()
       collectgarbage() collectgarbage()
       live, resident = live or core.base.live_bytes(), resident or rss()
       lu.assertEquals(core.base.live_bytes(), live)
-      most, least = math.max(most, rss()), math.min(least, rss())
+      most = math.max(most, rss())
     end
   end
+  if (os.getenv 'LD_PRELOAD' or ''):find('asan', 1, true) then return end -- it keeps freed memory for a while
   lu.assertTrue(most - resident < 3000, ('resident memory grew from %d to %d kB'):format(resident, most))
 end
 
