@@ -244,4 +244,63 @@ function TestTape:test_kernels_check_arguments()
   check.fails('no tensor', core.optim.global_norm, { x, 3 })
 end
 
+-- Any arguments at all: an error or a result, never a crash. Shapes are small and often fit by chance.
+function TestTape:test_kernels_survive_any_arguments()
+  math.randomseed(5)
+  local function size() return math.random(0, 3) end
+  local function any(depth)
+    local which = math.random(14)
+    if which == 1 then return nil
+    elseif which == 2 then return math.random(-2, 5)
+    elseif which == 3 then return ({ 'relu', 'silu', 1.5, true, 1 << 62, 0 / 0, -1e300, {} })[math.random(8)]
+    elseif which == 4 then
+      return kv.random { size(), size(), math.random(1, 3), seed = 1, dist = 'integer', low = -3, high = 4 }
+    elseif which == 5 then return kv.random { math.random(1, 3), seed = 1, dist = 'integer', low = -2, high = 3 }
+    elseif which == 6 then return kv.ones(math.random(1, 3))
+    elseif which == 7 and depth < 2 then
+      return { { rows = any(2), key = { 1, 2 }, value = { 1, 2 }, see = ({ 'list', 'causal', 'window' })[math.random(3)],
+        list = any(2), d_rows = any(2), key_rows = math.random(4) == 1 and any(2) or nil, value_rows = any(2) } }
+    end
+    local sizes = {}
+    for i = 1, math.random(4) do sizes[i] = math.random(4) == 1 and size() or 2 end
+    local t = kv.ones(sizes)
+    return math.random(6) == 1 and #sizes > 1 and t:transpose(1, 2) or t
+  end
+  local function o(...) return kv.ones(...) end
+  local ids = kv.tensor({ 1, 0 }, 'int32')
+  local set = kv.tensor({ { { 0, -1 }, { 1, 0 } } }, 'int32')
+  local function rows(more)
+    local source = { rows = o(1, 2, 3), key = { 1, 2 }, value = { 2, 3 }, d_rows = o(1, 2, 3), see = 'list', list = set }
+    for name, value in pairs(more) do source[name] = value end
+    return source
+  end
+  local function sources() return { rows {}, rows { see = 'window', list = any(2), [math.random(3)] = any(2) } } end
+  local function valid()
+    return { -- calls that work, before an argument or two are replaced
+      rms_norm = { o(2, 3), o(2, 3), o(3), 1e-6, o(2, 3), o(3) },
+      layer_norm = { o(2, 3), o(2, 3), o(3), 1e-6, o(2, 3), o(3), o(3) },
+      unary = { 'gelu', o(2, 3), o(2, 3), o(2, 3) }, swiglu = { o(2, 3), o(2, 3) },
+      swiglu_grad = { o(2, 3), o(2, 3), o(2, 3), o(2, 3), o(2, 3) }, embedding = { o(2, 3), ids, o(4, 3) },
+      weight = { o(4, 2), o(4, 3), o(2, 3) },
+      compress = { o(1, 2, 2), 2, true, o(2, 4), o(1, 5, 4), o(1, 5, 4), o(1, 5, 4), o(1, 5, 4), o(2, 4) },
+      attend = { o(1, 2, 2, 2), o(1, 2, 2, 2), o(1, 2, 2), o(1, 2, 2, 2), sources(), o(2), 1, 0, o(1, 2, 2, 2), o(2) },
+      mass = { o(1, 2, 2, 2), sources(), o(1, 2, 2), 1, 0, 1, set, true },
+      index = { o(1, 2, 2, 3), o(1, 2, 2), o(1, 2, 3), 1, 1, set, o(1, 2, 2), 1, o(1, 2, 2, 3), o(1, 2, 2), o(1, 2, 3) },
+      head_loss = { o(2, 3), o(4, 3), ids, 1, o(2, 3), o(4, 3) }, cross_entropy = { o(2, 3), ids, 1 },
+      adamw = { o(3), o(3), o(3), o(3), 0.1, 0.9, 0.9, 1e-8, 0, 1, 1 }, global_norm = { { o(3), o(2) } },
+      clip_scale = { 1, 2 }, scale = { { o(3) }, 2 },
+    }
+  end
+  local worked, failed = 0, 0
+  for _ = 1, 400 do
+    for name, args in pairs(valid()) do
+      for _ = 1, math.random(0, 2) do args[math.random(11)] = any(1) end
+      local ok = pcall(core.grad[name] or core.optim[name], table.unpack(args, 1, 11))
+      if ok then worked = worked + 1 else failed = failed + 1 end
+    end
+  end
+  for name in pairs(core.grad) do lu.assertNotNil(valid()[name], name) end
+  lu.assertTrue(worked > 2000 and failed > 500, ('%d worked, %d failed'):format(worked, failed))
+end
+
 check.main()

@@ -61,7 +61,8 @@ KVL_API void kvl_keep_memory(void);
 /* Bytes handed out by kvl_alloc and not yet freed: 0 when nothing leaks. */
 KVL_API size_t kvl_live_bytes(void);
 
-/* The memory this process may use, in bytes: the smaller of the machine's and the control group's. */
+/* The memory this process may use, in bytes: the smaller of the machine's and the control group's.
+ */
 KVL_API size_t kvl_memory_limit(void);
 
 /* Tests only: let n more allocations succeed, then refuse all; a negative n turns this off. */
