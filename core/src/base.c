@@ -8,6 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 static atomic_size_t live_bytes;
 static atomic_llong allocs_left = -1; /* negative: no limit */
@@ -92,6 +95,13 @@ void kvl_free(void *p) {
 
 size_t kvl_live_bytes(void) {
     return atomic_load(&live_bytes);
+}
+
+void kvl_keep_memory(void) {
+#if defined(__GLIBC__)
+    mallopt(M_MMAP_THRESHOLD, 32 << 20); /* the largest that glibc takes */
+    mallopt(M_TRIM_THRESHOLD, 1 << 30);
+#endif
 }
 
 void kvl_alloc_fail_after(int64_t n) {

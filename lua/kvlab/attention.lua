@@ -19,12 +19,11 @@
 -- (int32 [B, T, k], entries in ascending order, -1 for none) and shared.pools[i].
 -- Formulas: DeepSeek-V2 report 2.1 (MLA), V3.2 report 2.1 (indexer), V4 report 2.3 and V4.1 report 2.3.
 local cells = require 'kvlab.cell'
-local kernels = require 'kvlab.kernels'
 local layout = require 'kvlab.layout'
+local ops = require 'kvlab.ops'
 local opts = require 'kvlab.options'
 local shape = require 'kvlab.shape'
 local standin = require 'kvlab.standin'
-local tensor = require 'kvlab.tensor'
 local weights = require 'kvlab.weights'
 local width_rules = require 'kvlab.widths'
 
@@ -65,7 +64,7 @@ local function rope_table(s, most)
   if s.form == 'entry' then
     if s.owner then theta = get('compress_rope_theta', true) or theta else yarn = nil end
   end
-  return kernels.rope_freqs { channels = n, theta = theta, yarn = yarn and {
+  return ops.rope_freqs { channels = n, theta = theta, yarn = yarn and {
     factor = yarn.factor, context = yarn.original_max_position_embeddings, beta_fast = yarn.beta_fast or 32,
     beta_slow = yarn.beta_slow or 1 } or nil }
 end
@@ -73,13 +72,14 @@ end
 -- attention.new(L, i, widths, options) -> the attention of layer i (1-based) of L.
 -- options: weights = a table of tensors by name (without prefix; missing ones are an error), order = 'expand',
 -- 'absorb' or 'merged' (MLA; by default a chunk expands and a single token absorbs), index_query = a plan that
--- index queries go through (they are quantised like the keys).
+-- index queries go through (they are quantised like the keys), no_rope = positions come from elsewhere.
 function attention.new(L, i, widths, options)
   options = options or {}
   local s = shape.of(L, i, widths)
-  local self = setmetatable({ index = i, shape = s, w = {}, scale = softmax_scale(s), freqs = rope_table(s),
+  local self = setmetatable({ index = i, shape = s, w = {}, scale = softmax_scale(s),
+    freqs = not options.no_rope and rope_table(s) or nil,
     eps = s.get('rms_norm_eps', true) or 1e-6, order = options.order, index_query = options.index_query }, meta)
-  if s.topk then self.index_freqs = rope_table(s, s.index.channels) end
+  if s.topk and not options.no_rope then self.index_freqs = rope_table(s, s.index.channels) end
   if self.order then opts.word(self.order, attention.orders, 'order') end
   for _, spec in ipairs(weights.of(s)) do
     local value = options.weights[spec.name]
@@ -112,11 +112,11 @@ function internal:merge_weights()
   local up = self.w['q_b_proj.weight'] or self.w['q_proj.weight']
   local latent = up.shape[2]
   local content = up:reshape(H, nope + rope, latent):slice(2, 1, nope)
-  self.query_merged = self.key_up:transpose(2, 3):matmul(content)               -- [H, rank, latent]
+  self.query_merged = ops.matmul(self.key_up:transpose(2, 3), content)            -- [H, rank, latent]
   local out = self.w['o_proj.weight']
   local D = out.shape[1]
-  self.output_merged = self.value_up:transpose(2, 3)
-    :matmul(out:reshape(D, H, d_v):permute(2, 3, 1))                            -- [H, rank, D]
+  self.output_merged = ops.matmul(self.value_up:transpose(2, 3),
+    out:reshape(D, H, d_v):permute(2, 3, 1))                                    -- [H, rank, D]
 end
 
 -- --- projections --------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ end
 -- which says itself what comes out.
 local function linear(x, w)
   if standin.is(w) then return w:outputs(x.shape[1], x.shape[2]) end
-  return x:matmul(w:transpose(1, 2))
+  return ops.linear(x, w)
 end
 
 -- pos is the position of the first token, or a list with the position of each batch item (T = 1).
@@ -135,7 +135,7 @@ end
 
 function internal:rotate(x, pos, stride, inverse)
   if not self.freqs then return x end
-  return kernels.rope(x, self.freqs, at(pos, { stride = stride, inverse = inverse,
+  return ops.rope(x, self.freqs, at(pos, { stride = stride, inverse = inverse,
     half_split = self.shape.get('rope_interleave', true) == false }))
 end
 
@@ -143,9 +143,9 @@ end
 function internal:query_latent(x)
   local w = self.w
   if w['q_a_proj.weight'] then
-    return kernels.rms_norm(linear(x, w['q_a_proj.weight']), w['q_a_layernorm.weight'], self.eps)
+    return ops.rms_norm(linear(x, w['q_a_proj.weight']), w['q_a_layernorm.weight'], self.eps)
   elseif w['wq_a.weight'] then
-    return kernels.rms_norm(linear(x, w['wq_a.weight']), w['q_norm.weight'], self.eps)
+    return ops.rms_norm(linear(x, w['wq_a.weight']), w['q_norm.weight'], self.eps)
   end
   return x
 end
@@ -154,7 +154,7 @@ end
 local function per_head(x, w)
   local B, T, H = x.shape[1], x.shape[2], x.shape[3]
   if standin.is(w) then return w:outputs(B, T) end
-  return x:reshape(B * T, H, -1):transpose(1, 2):matmul(w):transpose(1, 2):reshape(B, T, H, -1)
+  return ops.matmul(x:reshape(B * T, H, -1):transpose(1, 2), w):transpose(1, 2):reshape(B, T, H, -1)
 end
 
 -- Queries as they meet the rows, [B, T, H, key width]: rotated, and for MLA in the order of computation.
@@ -166,7 +166,7 @@ function internal:queries(latent, pos, order)
   q = q:reshape(B, T, H, -1)
   if self.shape.form == 'heads' then return self:rotate(q, pos) end
   if self.shape.form == 'entry' then
-    if get('query_head_norm', true) then q = kernels.rms_norm(q, nil, self.eps) end
+    if get('query_head_norm', true) then q = ops.rms_norm(q, nil, self.eps) end
     return self:rotate(q, pos)
   end
   local nope = get 'qk_nope_head_dim'
@@ -174,10 +174,10 @@ function internal:queries(latent, pos, order)
   if order == 'absorb' then content = per_head(content, self.key_up)
   elseif order == 'merged' then
     self:merge_weights()
-    content = latent:reshape(1, B * T, -1):matmul(self.query_merged:transpose(2, 3))  -- [H, B T, rank]
+    content = ops.matmul(latent:reshape(1, B * T, -1), self.query_merged:transpose(2, 3))  -- [H, B T, rank]
       :transpose(1, 2):reshape(B, T, H, -1)
   end
-  return tensor.cat({ content, rotary }, 4)
+  return ops.cat({ content, rotary }, 4)
 end
 
 -- The row of one token before pooling, rotation and norm, and what finishes it: per-head K and V, latent and
@@ -185,7 +185,7 @@ end
 function internal:raw_row(x, prefix)
   local w = self.w
   if self.shape.form == 'heads' then
-    return tensor.cat({ linear(x, w[prefix .. 'k_proj.weight']), linear(x, w[prefix .. 'v_proj.weight']) }, 3)
+    return ops.cat({ linear(x, w[prefix .. 'k_proj.weight']), linear(x, w[prefix .. 'v_proj.weight']) }, 3)
   elseif self.shape.form == 'latent' then
     return linear(x, w[prefix .. 'kv_a_proj_with_mqa.weight'])
   end
@@ -199,17 +199,17 @@ function internal:finish_row(row, pos, stride, prefix)
     local dims = s.main or s.local_kv
     local key = row:slice(3, 1, dims.key):reshape(B, n, dims.kv_heads, dims.key // dims.kv_heads)
     key = self:rotate(key, pos, stride):reshape(B, n, dims.key)
-    return tensor.cat({ key, row:slice(3, dims.key + 1, -1) }, 3)
+    return ops.cat({ key, row:slice(3, dims.key + 1, -1) }, 3)
   end
   local rank = s.get 'kv_lora_rank'
-  local latent = kernels.rms_norm(row:slice(3, 1, rank), self.w[prefix .. 'kv_a_layernorm.weight'], self.eps)
-  return tensor.cat({ latent, self:rotate(row:slice(3, rank + 1, -1), pos, stride) }, 3), latent
+  local latent = ops.rms_norm(row:slice(3, 1, rank), self.w[prefix .. 'kv_a_layernorm.weight'], self.eps)
+  return ops.cat({ latent, self:rotate(row:slice(3, rank + 1, -1), pos, stride) }, 3), latent
 end
 
 -- Local KV of the chunk: [B, T, channels], one row a token.
 function internal:local_rows(x, pos)
   if self.shape.form == 'entry' then
-    local row = kernels.rms_norm(linear(x, self.w['wkv.weight']), self.w['kv_norm.weight'], self.eps)
+    local row = ops.rms_norm(linear(x, self.w['wkv.weight']), self.w['kv_norm.weight'], self.eps)
     return self:rotate(row, pos)
   end
   local prefix = self.shape.owns and 'window.' or ''
@@ -220,9 +220,9 @@ end
 function internal:index_norm(key)
   local w = self.w
   if self.shape.layer.keys == 'input' then
-    return kernels.layer_norm(key, w['indexer.k_norm.weight'], w['indexer.k_norm.bias'], 1e-6)
+    return ops.layer_norm(key, w['indexer.k_norm.weight'], w['indexer.k_norm.bias'], 1e-6)
   end
-  return kernels.rms_norm(key, w['indexer.k_norm.weight'] or w['indexer.compressor.norm.weight'], self.eps)
+  return ops.rms_norm(key, w['indexer.k_norm.weight'] or w['indexer.compressor.norm.weight'], self.eps)
 end
 
 -- RoPE and Hadamard of index queries and keys alike.
@@ -230,9 +230,9 @@ function internal:index_rotate(x, pos, stride)
   local get = self.shape.get
   if self.index_freqs then
     local first = get('index_rope', true) == 'first'
-    x = kernels.rope(x, self.index_freqs, at(pos, { stride = stride, first = first, half_split = first }))
+    x = ops.rope(x, self.index_freqs, at(pos, { stride = stride, first = first, half_split = first }))
   end
-  if get('index_hadamard', true) then x = kernels.hadamard(x) end
+  if get('index_hadamard', true) then x = ops.hadamard(x) end
   return x
 end
 
@@ -240,10 +240,11 @@ end
 function internal:index_queries(x, latent, pos)
   local s, w, get = self.shape, self.w, self.shape.get
   local heads, d = get 'index_n_heads', s.index.channels
+  x, latent = ops.detach(x), ops.detach(latent) -- the indexer learns from its own loss only
   local q = linear(s.form == 'heads' and x or latent, w['indexer.wq_b.weight'])
     :reshape(x.shape[1], x.shape[2], heads, d)
   q = self:index_rotate(q, pos)
-  if self.index_query then q = self.index_query:roundtrip(q) end
+  if self.index_query then q = ops.roundtrip(self.index_query, q) end
   return q, linear(x, w['indexer.weights_proj.weight']) * (d ^ -0.5 * heads ^ -0.5)
 end
 
@@ -254,6 +255,7 @@ function internal:project_owner(x)
   local p = { owner_T = x.shape[2] }
   p.candidates = s.form == 'entry' and linear(x, w['compressor.wkv.weight']) or self:raw_row(x, '')
   if w['compressor.wgate.weight'] then p.gate = linear(x, w['compressor.wgate.weight']) end
+  x = ops.detach(x)
   if l.keys == 'input' then p.index_keys = linear(x, w['indexer.wk.weight'])
   elseif l.keys == 'compressor' then
     p.index_keys = linear(x, w['indexer.compressor.wkv.weight'])
@@ -278,7 +280,7 @@ end
 function attention.slice(p, b)
   local part = {}
   for name, value in pairs(p) do
-    part[name] = tensor.is_tensor(value) and value:slice(1, b, b) or value
+    part[name] = ops.is_tensor(value) and value:slice(1, b, b) or value
   end
   return part
 end
@@ -294,7 +296,7 @@ function internal:store(p, pos0, cell)
   if cell.compressor then rows = cell.compressor:push(rows, p.gate) end
   local entries, latent
   if s.form == 'entry' then
-    latent = kernels.rms_norm(rows, w['compressor.norm.weight'], self.eps)
+    latent = ops.rms_norm(rows, w['compressor.norm.weight'], self.eps)
     entries = self:rotate(latent, start, m)
   else
     entries, latent = self:finish_row(rows, start, m, '')
@@ -302,7 +304,7 @@ function internal:store(p, pos0, cell)
   cell.main:append(entries)
   if not l.keys then return end
   local keys = p.index_keys
-  if l.keys == 'entry' then keys = linear(latent, w['indexer.wk.weight'])
+  if l.keys == 'entry' then keys = linear(ops.detach(latent), w['indexer.wk.weight'])
   elseif l.keys == 'compressor' then keys = cell.index_compressor:push(keys, p.index_gate) end
   cell.index:append(self:index_rotate(self:index_norm(keys), start, m))
 end
@@ -316,7 +318,7 @@ function internal:expand(rows)
   local up = linear(rows:slice(3, 1, rank), self.w['kv_b_proj.weight']):reshape(B, S, H, -1)
   local nope = get 'qk_nope_head_dim'
   local rotary = rows:slice(3, rank + 1, -1):reshape(B, S, 1, rope):expand(B, S, H, rope)
-  return tensor.cat({ up:slice(4, 1, nope), rotary }, 4), up:slice(4, nope + 1, -1)
+  return ops.cat({ up:slice(4, 1, nope), rotary }, 4), up:slice(4, nope + 1, -1)
 end
 
 -- Column ranges of a row source for this layer's form.
@@ -337,26 +339,34 @@ end
 -- What was published for the last T queries: behind the cut, bounded replay runs fewer of them.
 local function last(ids, T) return ids:slice(2, -T, -1):contiguous() end
 
--- Scores the owner's keys and publishes the list, and the pool, of the chunk.
-function internal:select(p, pos0, cell, shared)
+-- What the indexer of this layer is asked: kvlab.ops.index takes it. nil when there is no entry yet.
+function internal:question(p, pos0, cell, shared)
   local s = self.shape
   local store = shared.cells[s.owner].index
+  if store:count() == 0 then return nil end
   local keys = store:source('index', cell.counters)
   keys.pos0, keys.store = nil, nil
-  local found
-  if store:count() == 0 then -- nothing to select yet: an empty list
-    found = { top = tensor.filled({ p.q.shape[1], p.T, 1 }, -1, 'int32') }
-  else
-    local pool = s.pool and shared.pools[s.owner]
-    found = kernels.index { q = p.index_q, w = p.index_w, keys = keys, pos0 = pos0, ratio = s.ratio,
-      k = s.topk, pool = pool and last(pool, p.T) or nil, build = s.layer.pool or nil }
-  end
+  local pool = s.pool and shared.pools[s.owner]
+  return { q = p.index_q, w = p.index_w, keys = keys, pos0 = pos0, ratio = s.ratio, k = s.topk,
+    pool = pool and last(pool, p.T) or nil, build = s.layer.pool or nil }
+end
+
+-- An empty list, for when there is nothing to select yet.
+function internal:nothing(p) -- luacheck: ignore self
+  return { top = ops.filled({ p.q.shape[1], p.T, 1 }, -1, 'int32') }
+end
+
+-- Scores the owner's keys and publishes the list, and the pool, of the chunk.
+function internal:select(p, pos0, cell, shared)
+  local question = self:question(p, pos0, cell, shared)
+  local found = question and ops.index(question) or self:nothing(p)
   shared.lists[self.index] = found.top
   shared.pools[self.index] = found.pool
 end
 
--- The sources of one chunk: the window, and the entries of the owner that are selected.
-function internal:sources(p, pos0, cell, shared)
+-- The sources of one chunk: the window, and the entries of the owner, which are at the end when there are any.
+-- `dense`: all visible entries instead of the selected ones.
+function internal:sources(p, pos0, cell, shared, dense)
   local s = self.shape
   local sources = {}
   if s.window > 0 then
@@ -368,12 +378,20 @@ function internal:sources(p, pos0, cell, shared)
     local store = shared.cells[s.owner].main
     if store:count() > 0 then
       local source = store:source('selected', cell.counters)
-      local list = shared.lists[s.selector]
+      local list = not dense and shared.lists[s.selector]
       if list then source.see, source.list = 'list', last(list, p.T)
       else source.see, source.ratio = 'blocks', s.ratio end
       sources[#sources + 1] = self:columns(source)
     end
   end
+  if p.order == 'expand' then
+    for i, source in ipairs(sources) do
+      local key, value = self:expand(source.store:read(source))
+      sources[i] = { key_rows = key, value_rows = value, pos0 = source.pos0, see = source.see, list = source.list,
+        ratio = source.ratio, window = source.window }
+    end
+  end
+  for _, source in ipairs(sources) do source.store = nil end
   return sources
 end
 
@@ -384,24 +402,22 @@ function internal:value_width(order)
   return dims.value // dims.kv_heads
 end
 
--- A:read(p, pos0, cell, shared) -> out [B, T, H, value width].
+-- A:read(p, pos0, cell, shared) -> out [B, T, H, value width]. A study (kvlab.study) looks at what is selected, and
+-- may select otherwise.
 function internal:read(p, pos0, cell, shared)
+  if shared.study then return shared.study:read(self, p, pos0, cell, shared) end
   if self.shape.topk then self:select(p, pos0, cell, shared) end
   return self:attend(p, pos0, cell, shared)
 end
 
 -- The part of reading that comes after selecting.
 function internal:attend(p, pos0, cell, shared)
-  local sources = self:sources(p, pos0, cell, shared)
-  if p.order == 'expand' then
-    for i, source in ipairs(sources) do
-      local key, value = self:expand(source.store:read(source))
-      sources[i] = { key_rows = key, value_rows = value, pos0 = source.pos0, see = source.see, list = source.list,
-        ratio = source.ratio, window = source.window }
-    end
-  end
-  for _, source in ipairs(sources) do source.store = nil end
-  return kernels.attend { q = p.q, sources = sources, sink = self.w.attn_sink, scale = self.scale, pos0 = pos0,
+  return (ops.attend(self:attention_call(p, pos0, self:sources(p, pos0, cell, shared))))
+end
+
+-- What attend is asked for these sources.
+function internal:attention_call(p, pos0, sources)
+  return { q = p.q, sources = sources, sink = self.w.attn_sink, scale = self.scale, pos0 = pos0,
     value_width = #sources == 0 and self:value_width(p.order) or nil }
 end
 
@@ -417,12 +433,12 @@ function internal:output(out, pos, order)
     if w['wo.weight'] then return linear(out:reshape(B, T, -1), w['wo.weight']) end
     local groups, rank = s.get 'o_groups', s.get 'o_lora_rank'
     local grouped = out:reshape(B * T, groups, -1):transpose(1, 2)                           -- [G, BT, in]
-    local first = grouped:matmul(w['wo_a.weight']:reshape(groups, rank, -1):transpose(2, 3)) -- [G, BT, rank]
+    local first = ops.matmul(grouped, w['wo_a.weight']:reshape(groups, rank, -1):transpose(2, 3)) -- [G, BT, rank]
     return linear(first:transpose(1, 2):reshape(B, T, groups * rank), w['wo_b.weight'])
   end
   if order == 'merged' then -- the sum over heads of out_h W~O_h
     local D = self.output_merged.shape[3]
-    return out:reshape(B * T, -1):matmul(self.output_merged:reshape(-1, D)):reshape(B, T, D)
+    return ops.matmul(out:reshape(B * T, -1), self.output_merged:reshape(-1, D)):reshape(B, T, D)
   end
   if order == 'absorb' then out = per_head(out, self.value_up:transpose(2, 3)) end
   return linear(out:reshape(B, T, -1), w['o_proj.weight'])
@@ -439,9 +455,9 @@ end
 -- A:full(x) -> y, selected: a whole sequence x [B, T, D] from position 0, through tensors.
 function class:full(x)
   local D = self.shape.get 'hidden_size'
-  local sizes = tensor.is_tensor(x) and x.shape or {}
+  local sizes = ops.is_tensor(x) and x.shape or {}
   if #sizes ~= 3 or sizes[3] ~= D or x.size == 0 or x.dtype ~= 'float32' then
-    error(('attention: x is %s, expected float32 {B, T, %d}, B and T 1 or more'):format(tensor.is_tensor(x)
+    error(('attention: x is %s, expected float32 {B, T, %d}, B and T 1 or more'):format(ops.is_tensor(x)
       and ('%s {%s}'):format(x.dtype, table.concat(sizes, ', ')) or type(x), D), 0)
   end
   local own = cells.of_tensors(self, sizes[1])

@@ -5,8 +5,7 @@
 --   tensors   rows [B, n, channels] in float32, through a quantiser (a record's decode of its encode) or not
 --   a table   pages of records in a pool, one sequence (B = 1); every read is counted there
 -- A window is a store of which only the last rows are read; in a pool it is a ring.
-local kernels = require 'kvlab.kernels'
-local tensor = require 'kvlab.tensor'
+local ops = require 'kvlab.ops'
 
 local cell = {}
 
@@ -18,8 +17,8 @@ local function tensors(plan) return setmetatable({ plan = plan, rows = nil, firs
 
 function Tensors:append(rows)
   if rows.shape[2] == 0 then return end
-  if self.plan then rows = self.plan:roundtrip(rows) end
-  self.rows = self.rows and tensor.cat({ self.rows, rows }, 2) or rows
+  if self.plan then rows = ops.roundtrip(self.plan, rows) end
+  self.rows = self.rows and ops.cat({ self.rows, rows }, 2) or rows
 end
 
 function Tensors:count() return self.rows and self.rows.shape[2] or 0 end
@@ -52,8 +51,8 @@ function Tables:read(source)
   local list = source.list
   if list and list.shape[2] == 1 then
     local n = math.tointeger(list:ge(0):sum()) -- the ids come first, -1 after them
-    local places = tensor.arange(0, list.shape[3] - 1):reshape(1, 1, -1)
-    source.list = tensor.where(list:ge(0), places, list)
+    local places = ops.arange(0, list.shape[3] - 1):reshape(1, 1, -1)
+    source.list = ops.where(list:ge(0), places, list)
     return self.table:read(list:reshape(-1):slice(1, 1, n), source.kind, source.counters):unsqueeze(1)
   end
   return self.table:read(1, #self.table, source.kind, source.counters):unsqueeze(1)
@@ -82,10 +81,10 @@ function Rings:extend(rows, pos0)
     return { table = self.table, counters = self.counters, kind = 'window', store = self, pos0 = self.first }
   end
   local seen = math.min(self.window - 1, #self.table)
-  local all = self.plan:roundtrip(rows)
+  local all = ops.roundtrip(self.plan, rows)
   if seen > 0 then
     local last = #self.table
-    all = tensor.cat({ self.table:read(last - seen + 1, last, 'window', self.counters):unsqueeze(1), all }, 2)
+    all = ops.cat({ self.table:read(last - seen + 1, last, 'window', self.counters):unsqueeze(1), all }, 2)
   end
   self:append(rows, pos0)
   return { rows = all, pos0 = pos0 - seen, store = self }
@@ -105,9 +104,12 @@ end
 local class = {}
 local meta = { __index = class, __name = 'kvlab.Cell' }
 
-local function compressor(width, l, bias, rollback, batch)
-  return kernels.compressor { ratio = l.ratio, width = width, overlap = l.overlap, bias = bias, rollback = rollback,
-    batch = batch }
+local function compressor(A, width, bias, rollback, batch)
+  local l = A.shape.layer
+  local o = { ratio = l.ratio, width = width, overlap = l.overlap, bias = bias, batch = batch }
+  if A.tape then return ops.tape_compressor(o) end
+  o.rollback = rollback
+  return ops.compressor(o)
 end
 
 local function add_compressors(self, A, rollback, batch)
@@ -115,10 +117,10 @@ local function add_compressors(self, A, rollback, batch)
   if not s.owns then return end
   local l = s.layer
   if l.ratio > 1 or s.form == 'entry' then
-    self.compressor = compressor(s.main.channels, l, A.w['compressor.ape'], rollback, batch)
+    self.compressor = compressor(A, s.main.channels, A.w['compressor.ape'], rollback, batch)
   end
   if l.keys == 'compressor' then
-    self.index_compressor = compressor(s.index.channels, l, A.w['indexer.compressor.ape'], rollback, batch)
+    self.index_compressor = compressor(A, s.index.channels, A.w['indexer.compressor.ape'], rollback, batch)
   end
 end
 

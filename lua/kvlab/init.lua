@@ -47,8 +47,22 @@ kv.attention = attention.single
 kv.model = model.new
 kv.measure = require('kvlab.measure').layout
 
+-- training
+local ops = require 'kvlab.ops'
+local tape = require 'kvlab.tape'
+local optim = require 'kvlab.optim'
+kv.tape = tape.new
+for _, name in ipairs { 'cat', 'embedding', 'matmul', 'rms_norm', 'layer_norm', 'hadamard', 'rope', 'attend', 'linear',
+  'swiglu', 'roundtrip', 'cross_entropy' } do
+  kv[name] = ops[name]
+end
+kv.is_var = tape.is
+kv.adamw = optim.adamw
+kv.schedule = optim.schedule
+
 -- the machine
 kv.threads = core.base.threads
+kv.keep_memory = core.base.keep_memory
 
 -- runs and sweeps
 local config, run, sweep = require 'kvlab.config', require 'kvlab.run', require 'kvlab.sweep'
@@ -79,6 +93,8 @@ kv.classes.Attention = attention.class
 kv.classes.Model = model.class
 kv.classes.Sequence = sequence.class
 kv.classes.Run = run.class
+kv.classes.Tape = tape.tape_class
+kv.classes.AdamW = optim.class
 
 -- A misspelt name must not vanish: kv.layout { kv.swa, kv.ful } would be a shorter layout.
 setmetatable(kv, { __index = kv.suggest.strict(kv, 'kvlab has no') })

@@ -6,12 +6,12 @@
 -- caches. Both call model:run, which knows neither.
 local attention = require 'kvlab.attention'
 local cell = require 'kvlab.cell'
-local kernels = require 'kvlab.kernels'
 local layout = require 'kvlab.layout'
+local ops = require 'kvlab.ops'
 local opts = require 'kvlab.options'
 local record = require 'kvlab.record'
 local shape = require 'kvlab.shape'
-local tensor = require 'kvlab.tensor'
+local training = require 'kvlab.training'
 local weights = require 'kvlab.weights'
 local width_rules = require 'kvlab.widths'
 
@@ -21,10 +21,9 @@ local class = {} -- what users call
 local internal = setmetatable({}, { __index = class }) -- what other modules call besides
 local meta = { __name = 'kvlab.Model', __index = internal }
 
-local OPTIONS = { 'seed', 'weights', 'tied', 'ffn', 'order', 'quantisers', 'hidden_only' }
+local OPTIONS = { 'seed', 'weights', 'tied', 'ffn', 'order', 'quantisers', 'hidden_only', 'norm', 'mlp',
+  'positions' }
 local QUANTISERS = { 'main', 'index', 'window', 'index_query' }
-
-local function linear(x, w) return x:matmul(w:transpose(1, 2)) end
 
 -- --- names and shapes of everything outside attention (as in the released checkpoints) ------------------
 local function block_names(s, i)
@@ -39,8 +38,8 @@ local function block_names(s, i)
 end
 
 -- model.parameters(L, widths, options) -> an ordered list of { name, shape, per (kvlab.weights) }. options: ffn, the
--- width of the FFN (intermediate_size), 0 leaves it out; tied leaves the head out, hidden_only everything but the
--- layers and their norms.
+-- width of the FFN (intermediate_size), 0 leaves it out; mlp and positions as in model.new; tied leaves the
+-- head out, hidden_only everything but the layers and their norms.
 function model.parameters(L, widths, options)
   local list = {}
   local function add(name, ...) list[#list + 1] = { name = name, shape = { ... } } end
@@ -51,6 +50,12 @@ function model.parameters(L, widths, options)
   if not options.hidden_only then
     if not widths.vocab_size then error('model: the width vocab_size is missing', 0) end
     add(released and 'embed.weight' or 'model.embed_tokens.weight', widths.vocab_size, D)
+    if options.positions == 'learned' then
+      if not widths.max_position_embeddings then
+        error('model: learned positions need the width max_position_embeddings', 0)
+      end
+      add('positions.weight', widths.max_position_embeddings, D)
+    end
   end
   for i = 1, #L do
     local s = shape.of(L, i, widths)
@@ -62,7 +67,7 @@ function model.parameters(L, widths, options)
     end
     if ffn > 0 then
       add(names.ffn_norm, D)
-      add(names.gate, ffn, D)
+      if options.mlp ~= 'gelu' then add(names.gate, ffn, D) end
       add(names.up, ffn, D)
       add(names.down, D, ffn)
     end
@@ -76,7 +81,8 @@ end
 
 -- kv.model(L, widths, options) -> a model.
 -- options: seed (1) or weights (a table of tensors by checkpoint name); tied (false); ffn (intermediate_size; 0:
--- none); order (MLA); quantisers (records main, index, window, index_query that the full-sequence form applies).
+-- none); order (MLA); quantisers (records main, index, window, index_query that the full-sequence form applies);
+-- norm = 'rms' or 'layer' (LayerNorm without bias), mlp = 'swiglu' or 'gelu', positions = 'rope' or 'learned'.
 function model.new(L, widths, options)
   if type(L) == 'string' then L = layout.new(L) end
   if not layout.is(L) then error(('model: expected a layout, got %s'):format(type(L)), 0) end
@@ -86,14 +92,17 @@ function model.new(L, widths, options)
   if options.quantisers then opts.check(options.quantisers, QUANTISERS, 'model: quantisers') end
   widths = width_rules.merge(L.widths, widths)
   local ffn = opts.whole(options.ffn or widths.intermediate_size or 0, 0, 'model: ffn')
+  opts.word(options.norm or 'rms', { 'rms', 'layer' }, 'model: norm')
+  opts.word(options.mlp or 'swiglu', { 'swiglu', 'gelu' }, 'model: mlp')
+  opts.word(options.positions or 'rope', { 'rope', 'learned' }, 'model: positions')
   local given = options.weights
   if given ~= nil and type(given) ~= 'table' then
     error(('model: weights is a %s, expected a table of tensors by checkpoint name'):format(type(given)), 0)
   end
   local self = setmetatable({ layout = L, widths = widths, layers = {}, blocks = {}, parameters = {}, names = {},
-    eps = widths.rms_norm_eps or 1e-6, ffn = ffn, pools = {} }, meta)
-  for _, spec in ipairs(model.parameters(L, widths, { ffn = ffn, tied = options.tied,
-    hidden_only = options.hidden_only })) do
+    eps = widths.rms_norm_eps or 1e-6, ffn = ffn, pools = {}, layer_norm = options.norm == 'layer' }, meta)
+  for _, spec in ipairs(model.parameters(L, widths, { ffn = ffn, tied = options.tied, mlp = options.mlp,
+    positions = options.positions, hidden_only = options.hidden_only })) do
     local value = given and given[spec.name]
     if given and (value ~= nil or not spec.optional) then weights.check(value, spec, 'model') end
     self.names[#self.names + 1] = spec.name
@@ -109,7 +118,7 @@ function model.new(L, widths, options)
     local index_query = q and q.index_query and s.topk
       and record.of(q.index_query):plan { channels = s.index.channels, rotary = s.index.rotary }
     self.layers[i] = attention.new(L, i, widths, { weights = own, order = options.order,
-      index_query = index_query or nil })
+      index_query = index_query or nil, no_rope = options.positions == 'learned' })
     self.blocks[i] = block_names(s, i)
     self.quantisers[i] = q and model.plans(s, q) or nil
   end
@@ -129,22 +138,27 @@ end
 -- m:weight(name) -> the tensor of that name, or nil.
 function class:weight(name) return self.parameters[name] end
 
-function internal:norm(h, name) return kernels.rms_norm(h, self.parameters[name], self.eps) end
+function internal:norm(h, name)
+  if self.layer_norm then return ops.layer_norm(h, self.parameters[name], nil, self.eps) end
+  return ops.rms_norm(h, self.parameters[name], self.eps)
+end
 
--- The FFN of layer i (SwiGLU), added to h.
+-- The FFN of layer i (SwiGLU, or GELU where there is no gate), added to h.
 function internal:add_ffn(i, h)
   if self.ffn == 0 then return h end
   local names, p = self.blocks[i], self.parameters
   local n = self:norm(h, names.ffn_norm)
-  return h + linear(linear(n, p[names.gate]):silu() * linear(n, p[names.up]), p[names.down])
+  if not p[names.gate] then return ops.add(h, ops.linear(ops.linear(n, p[names.up]):gelu(), p[names.down])) end
+  return ops.add(h, ops.linear(ops.swiglu(ops.linear(n, p[names.gate]), ops.linear(n, p[names.up])), p[names.down]))
 end
 
 -- model:run(h, pos0, cells, replay) -> h of the last layer [B, T', D], evaluations, what the layers published.
 -- The chunk h [B, T, D] is at positions pos0 ...; replay = n runs the layers after the cut on its last n positions
--- only (V4.1 report 3.2.2), while owners there still take in the encoder's output at every position.
-function internal:run(h, pos0, cells, replay)
+-- only (V4.1 report 3.2.2), while owners there still take in the encoder's output at every position. study:
+-- kvlab.study.
+function internal:run(h, pos0, cells, replay, study)
   local cut = self.layout.cut or #self.layers
-  local shared = { cells = cells, lists = {}, pools = {} }
+  local shared = { cells = cells, lists = {}, pools = {}, study = study }
   local evaluations = 0
   local encoder_out, encoder_pos0 -- what the owners after the cut are fed from
   for i, A in ipairs(self.layers) do
@@ -166,7 +180,7 @@ function internal:run(h, pos0, cells, replay)
         error(('%s: source = input, so bounded replay cannot fill its cache'):format(A.shape.at), 0)
       end
     end
-    h = h + A:forward(x, pos0, cells[i], shared, source, from)
+    h = ops.add(h, A:forward(x, pos0, cells[i], shared, source, from))
     h = self:add_ffn(i, h)
     evaluations = evaluations + h.shape[2]
   end
@@ -196,20 +210,20 @@ function internal:run_batch(h, sequences)
     for b in ipairs(sequences) do
       outs[b] = A:read(attention.slice(p, b), positions[b], shared[b].cells[i], shared[b])
     end
-    h = self:add_ffn(i, h + A:output(tensor.cat(outs, 1), positions, p.order))
+    h = self:add_ffn(i, h + A:output(ops.cat(outs, 1), positions, p.order))
   end
   return h
 end
 
--- tokens, as one id, a list, lists of a batch, or a tensor [T] or [B, T] -> int32 [B, T] of ids from 0.
-function internal:tokens(tokens)
+-- tokens, as one id, a list, lists of a batch, or a tensor [T] or [B, T] -> int32 [B, T] of ids from `low` (0).
+function internal:tokens(tokens, low)
   if type(tokens) == 'number' then tokens = { tokens } end
   local ids = tokens
   if type(tokens) == 'table' then
-    local ok, made = pcall(tensor.tensor, tokens, 'int32')
+    local ok, made = pcall(ops.tensor, tokens, 'int32')
     if not ok then error(('tokens: %s'):format(made), 0) end
     ids = made
-  elseif not tensor.is_tensor(tokens) then
+  elseif not ops.is_tensor(tokens) then
     error(('tokens: expected ids as a number, a list or a tensor, got %s'):format(type(tokens)), 0)
   end
   if #ids.shape == 1 then ids = ids:reshape(1, ids.shape[1]) end
@@ -219,22 +233,36 @@ function internal:tokens(tokens)
   end
   local vocab = self.widths.vocab_size
   for _, id in ipairs { ids:min(), ids:max() } do
-    if id < 0 or id >= vocab then
+    if id < (low or 0) or id >= vocab then
       error(('tokens: id %d is outside 0 .. %d, the ids of the vocabulary'):format(id, vocab - 1), 0)
     end
   end
   return ids
 end
 
-function internal:embed(ids)
-  return tensor.embedding(self.parameters['embed.weight'] or self.parameters['model.embed_tokens.weight'], ids)
+-- Embeddings of ids [B, T] whose first column is at position pos0, or at positions of a list (T = 1).
+function internal:embed(ids, pos0)
+  local p = self.parameters
+  local h = ops.embedding(p['embed.weight'] or p['model.embed_tokens.weight'], ids)
+  local learned = p['positions.weight']
+  if not learned then return h end
+  local most, T = learned.shape[1], ids.shape[2]
+  local last = type(pos0) == 'table' and math.max(table.unpack(pos0)) or pos0 + T - 1
+  if last >= most then
+    error(('model: position %d, but max_position_embeddings = %d learned positions'):format(last, most), 0)
+  end
+  local places = type(pos0) == 'table' and ops.tensor(pos0, 'int32'):reshape(-1, 1) or ops.arange(pos0, last)
+  return ops.add(h, ops.embedding(learned, places))
 end
 
-function internal:logits(h)
+-- The normed output of the last layer, and the matrix [V, D] of the head.
+function internal:head(h)
   local p = self.parameters
-  local n = self:norm(h, p['norm.weight'] and 'norm.weight' or 'model.norm.weight')
-  return linear(n, p['head.weight'] or p['lm_head.weight'] or p['embed.weight'] or p['model.embed_tokens.weight'])
+  return self:norm(h, p['norm.weight'] and 'norm.weight' or 'model.norm.weight'),
+    p['head.weight'] or p['lm_head.weight'] or p['embed.weight'] or p['model.embed_tokens.weight']
 end
+
+function internal:logits(h) return ops.linear(self:head(h)) end
 
 -- Fresh cells of tensors for a batch.
 function internal:tensor_cells(batch)
@@ -246,7 +274,15 @@ end
 -- model:forward(tokens) -> logits [B, T, V], the whole sequence at once, without caches.
 function class:forward(tokens)
   local ids = self:tokens(tokens)
-  return self:logits((self:run(self:embed(ids), 0, self:tensor_cells(ids.shape[1]))))
+  return self:logits((self:run(self:embed(ids, 0), 0, self:tensor_cells(ids.shape[1]))))
+end
+
+-- model:loss(batch, options) -> loss, gradients, more (kvlab.training).
+function class:loss(batch, options) return training.loss(self, batch, options) end
+
+-- The parameters were written to: what was made of them is made anew when it is needed.
+function internal:changed()
+  for _, A in ipairs(self.layers) do A.query_merged, A.output_merged = nil, nil end
 end
 
 function meta.__tostring(self)

@@ -103,7 +103,8 @@ function class:prefill(tokens, options)
     error(('prefill: expected one sequence of tokens, got a batch of %d'):format(ids.shape[1]), 0)
   end
   local m = self.model
-  return self:extend(m:embed(ids), options, function(h) return m:logits(h:slice(2, -1, -1)):reshape(-1) end)
+  local h = m:embed(ids, self.position)
+  return self:extend(h, options, function(out) return m:logits(out:slice(2, -1, -1)):reshape(-1) end)
 end
 
 -- sequence.step(m, seqs, ids [B, 1]) -> logits [B, 1, V]: one token for each sequence. When anything fails, every
@@ -119,10 +120,12 @@ function sequence.step(m, seqs, ids)
     if seen[seq] then error(('decode: sequence %d stands twice in the batch'):format(b), 0) end
     seen[seq] = true
   end
-  local before = {}
-  for b, seq in ipairs(seqs) do before[b] = { seq.position, seq.reach, seq.evaluations } end
+  local before, positions = {}, {}
+  for b, seq in ipairs(seqs) do
+    before[b], positions[b] = { seq.position, seq.reach, seq.evaluations }, seq.position
+  end
   local ok, out = pcall(function()
-    local h = m:embed(ids)
+    local h = m:embed(ids, positions)
     for _, seq in ipairs(seqs) do
       for i, one in ipairs(seq.cells) do one:reserve(seq.position, 1, ratio_of(seq, i)) end
     end

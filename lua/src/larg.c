@@ -63,6 +63,24 @@ const float *kvl_vector(lua_State *L, int arg) {
     return lua_isnoneornil(L, arg) ? NULL : kvl_tensor_f32(kvl_check_tensor(L, arg));
 }
 
+void kvl_check_gradient(lua_State *L, int arg, int like) {
+    if (lua_isnoneornil(L, arg)) return;
+    kvl_tensor *g = kvl_check_tensor(L, arg), *t = kvl_check_tensor(L, like);
+    bool same = g->ndim == t->ndim && g->dtype == KVL_FLOAT32;
+    for (int d = 0; same && d < t->ndim; d++)
+        same = g->shape[d] == t->shape[d];
+    if (!same || !kvl_tensor_is_contiguous(g)) {
+        char text[KVL_SHAPE_TEXT];
+        kvl_shape_error(L, arg,
+                        lua_pushfstring(L, "a float32 gradient %s without gaps",
+                                        kvl_shape_text(text, t->ndim, t->shape)));
+    }
+}
+
+float *kvl_gradient(lua_State *L, int arg) {
+    return lua_isnoneornil(L, arg) ? NULL : kvl_tensor_f32(kvl_check_tensor(L, arg));
+}
+
 /* Pushes field `name` of the table at `at` when it is a tensor; returns its stack index or 0. */
 int kvl_tensor_field(lua_State *L, int at, const char *name, kvl_dtype dtype, bool whole) {
     kvl_error err;

@@ -1,16 +1,10 @@
 /* lattend.c - core.attend: attend and index over tensors and cache tables. Everything that a call
  * needs is first put on the stack, then pointers are taken, then the core runs (lkvl.h). */
-#include "lkvl.h"
+#include "lattend.h"
 
 #include <string.h>
 
 /* --- rows of a source ------------------------------------------------------------------------- */
-
-/* A source on the stack: where its tensors and its reader lie, filled before pointers are taken. */
-typedef struct source_slots {
-    int rows, value, reader, list; /* stack indices, 0: none */
-    int64_t key0, key_cols, value0, value_cols, kv_heads;
-} source_slots;
 
 /* Field `name` = {first, last}, columns counted from 1: *col0 from 0, *cols. */
 static void columns_field(lua_State *L, int at, const char *name, int64_t *col0, int64_t *cols) {
@@ -42,7 +36,7 @@ static kvl_see check_see(lua_State *L, int at) {
 /* --- attend ----------------------------------------------------------------------------------- */
 
 /* Puts what source i of the list at stack index 2 needs on the stack, and reads its numbers. */
-static void push_source(lua_State *L, int at, kvl_source *s, source_slots *slots) {
+static void push_source(lua_State *L, int at, kvl_source *s, kvl_source_slots *slots) {
     s->see = check_see(L, at);
     s->pos0 = kvl_int_field(L, at, "pos0", 0, 0);
     s->window = kvl_int_field(L, at, "window", 1, 1);
@@ -79,7 +73,7 @@ static void push_source(lua_State *L, int at, kvl_source *s, source_slots *slots
 }
 
 /* Takes the pointers of a source; nothing here allocates. */
-static void fill_source(lua_State *L, kvl_source *s, const source_slots *slots, int64_t B,
+static void fill_source(lua_State *L, kvl_source *s, const kvl_source_slots *slots, int64_t B,
                         int64_t T) {
     if (slots->list) {
         kvl_tensor *list = kvl_check_tensor(L, slots->list);
@@ -145,12 +139,51 @@ static void fill_source(lua_State *L, kvl_source *s, const source_slots *slots, 
     s->value0 = slots->value0;
 }
 
-static int64_t key_width_of(const source_slots *slots, const kvl_source *s) {
+static int64_t key_width_of(const kvl_source_slots *slots, const kvl_source *s) {
     return slots->value ? s->key0 : slots->key_cols / slots->kv_heads;
 }
 
-static int64_t value_width_of(const source_slots *slots, const kvl_source *s) {
+static int64_t value_width_of(const kvl_source_slots *slots, const kvl_source *s) {
     return slots->value ? s->value0 : slots->value_cols / slots->kv_heads;
+}
+
+void kvl_push_sources(lua_State *L, int list, kvl_source_list *call) {
+    luaL_checktype(L, list, LUA_TTABLE);
+    memset(call, 0, sizeof *call);
+    call->n = (int64_t)lua_rawlen(L, list);
+    if (call->n > KVL_MAX_SOURCES)
+        luaL_error(L, "attend: %d sources, at most %d", (int)call->n, KVL_MAX_SOURCES);
+    luaL_checkstack(L, 8 * KVL_MAX_SOURCES + 24, "attend");
+    for (int64_t i = 0; i < call->n; i++) {
+        if (lua_rawgeti(L, list, i + 1) != LUA_TTABLE)
+            luaL_error(L, "attend: source %d is %s, expected a table", (int)i + 1,
+                       luaL_typename(L, -1));
+        call->slots[i].at = lua_gettop(L);
+        push_source(L, lua_gettop(L), &call->sources[i], &call->slots[i]);
+    }
+}
+
+int64_t kvl_sources_value_width(lua_State *L, const kvl_source_list *call, int64_t missing) {
+    if (call->n == 0) return missing;
+    const kvl_source_slots *first = &call->slots[0];
+    return first->value ? kvl_check_tensor(L, first->value)->shape[3]
+                        : first->value_cols / first->kv_heads;
+}
+
+void kvl_fill_sources(lua_State *L, kvl_source_list *call, int64_t B, int64_t T, int64_t key_width,
+                      int64_t value_width) {
+    for (int64_t i = 0; i < call->n; i++) {
+        kvl_source *s = &call->sources[i];
+        const kvl_source_slots *slots = &call->slots[i];
+        fill_source(L, s, slots, B, T);
+        int64_t kw = key_width_of(slots, s), vw = value_width_of(slots, s);
+        if (kw != key_width || vw != value_width)
+            luaL_error(
+                L, "attend: keys of source %d have %I channels and values %I, expected %I and %I",
+                (int)i + 1, (LUAI_UACINT)kw, (LUAI_UACINT)vw, (LUAI_UACINT)key_width,
+                (LUAI_UACINT)value_width);
+        if (slots->value) s->key0 = s->value0 = 0;
+    }
 }
 
 /* attend(q [B, T, H, width], sources, sink or nil, scale, pos0, value width or 0, with lse) -> out
@@ -158,6 +191,7 @@ static int64_t value_width_of(const source_slots *slots, const kvl_source *s) {
  * source. */
 static int l_attend(lua_State *L) {
     kvl_error err;
+    kvl_source_list call;
     double scale = luaL_checknumber(L, 4);
     int64_t pos0 = luaL_checkinteger(L, 5), value_width = luaL_checkinteger(L, 6);
     bool with_lse = lua_toboolean(L, 7);
@@ -168,30 +202,11 @@ static int l_attend(lua_State *L) {
     luaL_argcheck(L, value_width >= 0 && value_width <= INT32_MAX, 6, "not a width");
     kvl_need_rows(L, 1, true);
     kvl_check_dims(L, 1, 4, "q {B, T, H, width}");
-    int64_t n = (int64_t)lua_rawlen(L, 2);
-    if (n > KVL_MAX_SOURCES)
-        luaL_error(L, "attend: %d sources, at most %d", (int)n, KVL_MAX_SOURCES);
-    luaL_checkstack(L, 6 * KVL_MAX_SOURCES + 16, "attend");
-    kvl_source sources[KVL_MAX_SOURCES];
-    source_slots slots[KVL_MAX_SOURCES];
-    memset(sources, 0, sizeof sources);
-    memset(slots, 0, sizeof slots);
     kvl_tensor *q = kvl_check_tensor(L, 1);
     int64_t B = q->shape[0], T = q->shape[1], H = q->shape[2], key_width = q->shape[3];
     kvl_check_vector(L, 3, H);
-    for (int64_t i = 0; i < n; i++) {
-        if (lua_rawgeti(L, 2, i + 1) != LUA_TTABLE)
-            luaL_error(L, "attend: source %d is %s, expected a table", (int)i + 1,
-                       luaL_typename(L, -1));
-        push_source(L, lua_gettop(L), &sources[i], &slots[i]);
-    }
-    /* The width of values is that of the first source, which is known without pointers. */
-    if (n > 0) {
-        if (slots[0].value)
-            value_width = kvl_check_tensor(L, slots[0].value)->shape[3];
-        else
-            value_width = slots[0].value_cols / slots[0].kv_heads;
-    }
+    kvl_push_sources(L, 2, &call);
+    value_width = kvl_sources_value_width(L, &call, value_width);
     if (value_width < 1)
         luaL_error(L, "attend: without a source the width of the values must be given");
     kvl_tensor **out = kvl_push_tensor(L);
@@ -202,17 +217,7 @@ static int l_attend(lua_State *L) {
         lse = kvl_push_tensor(L);
         if (kvl_tensor_new(lse, KVL_FLOAT32, 3, shape, &err) != KVL_OK) return kvl_raise(L, &err);
     }
-    for (int64_t i = 0; i < n; i++) {
-        fill_source(L, &sources[i], &slots[i], B, T);
-        int64_t kw = key_width_of(&slots[i], &sources[i]),
-                vw = value_width_of(&slots[i], &sources[i]);
-        if (kw != key_width || vw != value_width)
-            return luaL_error(
-                L, "attend: keys of source %d have %I channels and values %I, expected %I and %I",
-                (int)i + 1, (LUAI_UACINT)kw, (LUAI_UACINT)vw, (LUAI_UACINT)key_width,
-                (LUAI_UACINT)value_width);
-        if (slots[i].value) sources[i].key0 = sources[i].value0 = 0;
-    }
+    kvl_fill_sources(L, &call, B, T, key_width, value_width);
     q = kvl_check_tensor(L, 1);
     kvl_attend_args args = {.out = kvl_tensor_f32(*out),
                             .out_step_b = T * H * value_width,
@@ -226,8 +231,8 @@ static int l_attend(lua_State *L) {
                             .sink = kvl_vector(L, 3),
                             .scale = (float)scale,
                             .q_pos0 = pos0,
-                            .sources = sources,
-                            .n_sources = n,
+                            .sources = call.sources,
+                            .n_sources = call.n,
                             .batch = B,
                             .queries = T,
                             .heads = H,

@@ -60,6 +60,13 @@ static int base_blas_single_thread(lua_State *L) {
     return 0;
 }
 
+/* keep_memory(): likewise. */
+static int base_keep_memory(lua_State *L) {
+    (void)L;
+    kvl_keep_memory();
+    return 0;
+}
+
 static int base_isatty(lua_State *L) {
     lua_Integer fd = luaL_checkinteger(L, 1);
     luaL_argcheck(L, fd >= 0 && fd <= 2, 1, "expected 0 (stdin), 1 (stdout) or 2 (stderr)");
@@ -334,6 +341,7 @@ static const luaL_Reg base_funcs[] = {{"live_bytes", base_live_bytes},
                                       {"now", base_now},
                                       {"threads", base_threads},
                                       {"blas_single_thread", base_blas_single_thread},
+                                      {"keep_memory", base_keep_memory},
                                       {"isatty", base_isatty},
                                       {"catch_interrupts", base_catch_interrupts},
                                       {"interruptible", base_interruptible},

@@ -44,6 +44,9 @@ void kvl_open_attend(lua_State *L);
 void kvl_open_compress(lua_State *L);
 void kvl_open_bench(lua_State *L);
 void kvl_open_system(lua_State *L);
+void kvl_open_grad(lua_State *L);
+void kvl_open_attend_grad(lua_State *L); /* adds to core.grad */
+void kvl_open_loss(lua_State *L);        /* the same, and core.optim */
 
 /* Pushes an empty tensor object; the core call fills the returned slot. */
 kvl_tensor **kvl_push_tensor(lua_State *L);
@@ -73,6 +76,10 @@ kvl_tensor *kvl_check_dims(lua_State *L, int arg, int ndim, const char *want);
 /* A missing or float32 {n} vector at `arg`, and its elements (NULL when missing). */
 void kvl_check_vector(lua_State *L, int arg, int64_t n);
 const float *kvl_vector(lua_State *L, int arg);
+/* A place for a gradient: nil (NULL), or a float32 tensor without gaps of the sizes of the tensor at
+ * `like`; it is written to, so a copy would not do. Checked first, its pointer taken later. */
+void kvl_check_gradient(lua_State *L, int arg, int like);
+float *kvl_gradient(lua_State *L, int arg);
 /* Fields of the table at `at`: an integer >= least, or `missing`; a tensor of that type and in the
  * form of kvl_need_rows, left on the stack (its index, or 0). */
 int64_t kvl_int_field(lua_State *L, int at, const char *name, int64_t missing, int64_t least);

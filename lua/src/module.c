@@ -24,5 +24,8 @@ int luaopen_kvlab_core(lua_State *L) {
     kvl_open_compress(L);
     kvl_open_bench(L);
     kvl_open_system(L);
+    kvl_open_grad(L);
+    kvl_open_attend_grad(L);
+    kvl_open_loss(L);
     return 1;
 }

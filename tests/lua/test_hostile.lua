@@ -37,7 +37,7 @@ local function survives(make, f)
     local ok, message = with_finalizers(function()
       if calls > 2 then object:free() end
     end, function()
-      for _ = 1, 2000 do
+      for _ = 1, 20000 do
         calls = calls + 1
         f(object)
       end
@@ -83,7 +83,7 @@ function TestFinalizers:test_a_file_closed_while_a_number_becomes_its_name()
     for _ = 1, 3 do
       local file = kv.safetensors.open(path)
       local ok, message = with_finalizers(function() file:close() end, function()
-        for i = 1, 5000 do file[method](file, method == 'has' and i + 0.5 or 1234567) end
+        for i = 1, 50000 do file[method](file, method == 'has' and i + 0.5 or 1234567) end
       end)
       if not ok then
         closed = true

@@ -29,6 +29,9 @@ function kv.attention(layer, widths, options) end
 ---   weights      { [name] = Tensor } instead: all of them, by the names of the released checkpoints (Model, names)
 ---   ffn          width of the FFNs, 0 for none
 ---   tied = false the head is the embedding
+---   norm         'rms', or 'layer': LayerNorm without bias
+---   mlp          'swiglu', or 'gelu': two matrices without a gate
+---   positions    'rope', or 'learned': a table positions.weight of max_position_embeddings rows, and no rotation
 ---   order        'expand', 'absorb' or 'merged' for MLA; when missing, several tokens expand, a single one absorbs
 ---   quantisers   { main =, index =, window =, index_query = } of records or their names: Model:forward puts its rows
 ---                through them, as caches would; index queries go through index_query everywhere
