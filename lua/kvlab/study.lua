@@ -32,7 +32,7 @@ function study.new(o)
   opts.word(o.select or 'learned', study.arms, 'indexer: select')
   if o.kl then opts.word(o.kl, study.sets, 'indexer: kl') end
   local coefficient = o.coefficient or 1
-  if type(coefficient) ~= 'number' or not (coefficient >= 0) then
+  if type(coefficient) ~= 'number' or coefficient < 0 or coefficient ~= coefficient then
     error(('indexer: coefficient is %s, expected a number, 0 or more'):format(tostring(coefficient)), 0)
   end
   return setmetatable({ arm = o.select or 'learned', kl = o.kl, dense = o.dense or false, metrics = o.metrics or false,
