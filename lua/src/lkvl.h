@@ -76,8 +76,8 @@ kvl_tensor *kvl_check_dims(lua_State *L, int arg, int ndim, const char *want);
 /* A missing or float32 {n} vector at `arg`, and its elements (NULL when missing). */
 void kvl_check_vector(lua_State *L, int arg, int64_t n);
 const float *kvl_vector(lua_State *L, int arg);
-/* A place for a gradient: nil (NULL), or a float32 tensor without gaps of the sizes of the tensor at
- * `like`; it is written to, so a copy would not do. Checked first, its pointer taken later. */
+/* A place for a gradient: nil (NULL), or a float32 tensor without gaps of the sizes of the tensor
+ * at `like`; it is written to, so a copy would not do. Checked first, its pointer taken later. */
 void kvl_check_gradient(lua_State *L, int arg, int like);
 float *kvl_gradient(lua_State *L, int arg);
 /* Fields of the table at `at`: an integer >= least, or `missing`; a tensor of that type and in the
