@@ -10,9 +10,13 @@
  * of the core (the first is in base.c): it belongs to the machine, not to a computation, and no
  * result depends on it. Helpers are started when they are first needed and then wait for good; a
  * forked child starts its own.
+ *
+ * On Linux helpers keep off the processor of the caller: a system that wakes one up may queue it
+ * right there, behind the caller, which works on alone for many short loops while another processor
+ * is idle (measured: loops of 0.4 ms on one of two processors for tens of milliseconds).
  */
 #ifdef __linux__
-#define _GNU_SOURCE /* sched_getaffinity */
+#define _GNU_SOURCE /* sched_getaffinity, pthread_setaffinity_np */
 #endif
 #include "kvlab/parallel.h"
 
@@ -50,7 +54,9 @@ static pthread_cond_t work_to_do = PTHREAD_COND_INITIALIZER, all_left = PTHREAD_
 static loop *current;
 static atomic_int seats;   /* helpers that may still join `current` */
 static atomic_int working; /* helpers that have joined and not left */
+static pthread_t helper[MAX_THREADS];
 static int helpers;
+static int avoided = -1; /* the processor that helpers keep off */
 
 /* This thread is in a tile. One byte of what the system keeps for such variables of modules that
  * are loaded late; without this model the leak checker stumbles over the helpers of such a module.
@@ -143,6 +149,7 @@ static void forget_helpers(void) {
     pthread_cond_init(&work_to_do, NULL);
     pthread_cond_init(&all_left, NULL);
     helpers = 0;
+    avoided = -1;
 }
 
 /* Starts helpers until there are `n`, or the system has no more. Signals go to the threads of the
@@ -153,16 +160,30 @@ static void start_helpers(int n) {
     if (!watching) watching = pthread_atfork(NULL, NULL, forget_helpers) == 0;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    for (pthread_t thread; helpers < n; helpers++) {
-        if (pthread_create(&thread, NULL, help, NULL)) break;
-        pthread_detach(thread);
-    }
+    for (; helpers < n; helpers++)
+        if (pthread_create(&helper[helpers], NULL, help, NULL)) break;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    avoided = -1;
+}
+
+/* Lets helpers run wherever the caller may, but not where it is now. */
+static void keep_helpers_away(void) {
+#ifdef __linux__
+    int here = sched_getcpu();
+    cpu_set_t set;
+    if (here == avoided || here < 0 || here >= CPU_SETSIZE) return;
+    if (sched_getaffinity(0, sizeof set, &set) != 0 || CPU_COUNT(&set) < 2) return;
+    CPU_CLR((size_t)here, &set);
+    for (int i = 0; i < helpers; i++)
+        pthread_setaffinity_np(helper[i], sizeof set, &set);
+    avoided = here;
+#endif
 }
 
 static void run_together(loop *l, int threads) {
     pthread_mutex_lock(&lock);
     if (helpers < threads - 1) start_helpers(threads - 1);
+    keep_helpers_away();
     current = l;
     atomic_store(&seats, threads - 1);
     pthread_cond_broadcast(&work_to_do);

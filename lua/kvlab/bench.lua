@@ -18,7 +18,7 @@ local tensor = require 'kvlab.tensor'
 local bench = {}
 
 local MIB <const> = 1024 * 1024
-local SAMPLE <const> = 0.004 -- seconds that one sample takes at least
+local SAMPLE <const> = 0.02 -- seconds that one sample takes at least: many times what waking a sleeping helper takes
 local ROUNDS <const> = 5 -- at least
 
 -- --- limits -------------------------------------------------------------------------------------------
