@@ -17,6 +17,7 @@
 #include "kvlab/blas.h"
 #include "kvlab/parallel.h"
 #include "kvlab/vmath.h"
+#include "sizes.h"
 
 #include <math.h>
 #include <string.h>
@@ -65,14 +66,6 @@ typedef struct tile {
     int64_t key_s, key_h, value_s, value_h;
     int64_t n;
 } tile;
-
-static int64_t min(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-static int64_t max(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
 
 /* --- rows ------------------------------------------------------------------------------------- */
 
@@ -361,11 +354,6 @@ static void pack_q(group *x) {
             for (int64_t c = 0; c < a->key_width; c++)
                 to[c] = q[c] * a->scale;
         }
-}
-
-/* Scratch in floats, each part a multiple of 16 so that all start on cache lines. */
-static int64_t pad(int64_t floats) {
-    return (floats + 15) / 16 * 16;
 }
 
 static size_t scratch_bytes(const plan *p) {

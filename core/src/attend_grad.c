@@ -20,6 +20,7 @@
 #include "kvlab/blas.h"
 #include "kvlab/parallel.h"
 #include "kvlab/vmath.h"
+#include "sizes.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -71,14 +72,6 @@ typedef struct rows {
     float *d_key, *d_value;
     int64_t key_s, value_s, d_key_s, d_value_s, n;
 } rows;
-
-static int64_t min(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-static int64_t max(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
 
 /* --- one tile of rows ------------------------------------------------------------------------- */
 
@@ -293,10 +286,6 @@ static kvl_rows_grad target(const plan *p, const kvl_rows_grad *to, int64_t stri
     if (!to->p || p->strips == 1) return *to;
     return (kvl_rows_grad){p->partial + strip * p->strip_floats + at, s->rows * s->kv_heads * width,
                            s->kv_heads * width, width};
-}
-
-static int64_t pad(int64_t floats) {
-    return (floats + 15) / 16 * 16;
 }
 
 static size_t scratch_bytes(const plan *p) {

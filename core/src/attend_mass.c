@@ -10,6 +10,7 @@
 #include "kvlab/blas.h"
 #include "kvlab/parallel.h"
 #include "kvlab/vmath.h"
+#include "sizes.h"
 
 #include <math.h>
 #include <string.h>
@@ -23,14 +24,6 @@ typedef struct job {
     const int32_t *set; /* NULL: all rows */
     int64_t nt, heads;  /* queries of a tile; heads per kv head */
 } job;
-
-static int64_t min(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-static int64_t max(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
 
 KVL_CLONES
 static void subtract(float *s, float x, int64_t n) {

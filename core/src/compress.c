@@ -14,6 +14,7 @@
 
 #include "kvlab/parallel.h"
 #include "kvlab/vmath.h"
+#include "compress_rows.h"
 
 #include <math.h>
 #include <string.h>
@@ -49,51 +50,18 @@ static kvl_status check(const kvl_compressor *comp, kvl_error *err) {
 
 /* --- one entry -------------------------------------------------------------------------------- */
 
-/* score = z + bias, where either may be missing. */
-KVL_CLONES
-static void row_scores(float *score, const pooled *row, int64_t w) {
-    for (int64_t i = 0; i < w; i++)
-        score[i] = (row->z ? row->z[i] : 0.0f) + (row->bias ? row->bias[i] : 0.0f);
-}
-
-KVL_CLONES
-static void take_max(float *top, const float *score, int64_t w) {
-    for (int64_t i = 0; i < w; i++)
-        top[i] = score[i] > top[i] ? score[i] : top[i];
-}
-
-KVL_CLONES
-static void subtract(float *x, const float *y, int64_t w) {
-    for (int64_t i = 0; i < w; i++)
-        x[i] -= y[i];
-}
-
-KVL_CLONES
-static void add_weighted(float *out, float *sum, const float *weight, const float *c, int64_t w) {
-    for (int64_t i = 0; i < w; i++) {
-        sum[i] += weight[i];
-        out[i] += weight[i] * c[i];
-    }
-}
-
-KVL_CLONES
-static void divide(float *x, const float *y, int64_t w) {
-    for (int64_t i = 0; i < w; i++)
-        x[i] /= y[i];
-}
-
 /* out [w]; scratch [3, w]: largest score, weight, sum of weights. A single row is its own entry. */
 static void pool_entry(float *out, const pooled *rows, int64_t n, int64_t w, float *scratch) {
     float *top = scratch, *weight = scratch + w, *sum = scratch + 2 * w;
-    row_scores(top, &rows[0], w);
+    row_scores(top, rows[0].z, rows[0].bias, w);
     for (int64_t i = 1; i < n; i++) {
-        row_scores(weight, &rows[i], w);
+        row_scores(weight, rows[i].z, rows[i].bias, w);
         take_max(top, weight, w);
     }
     for (int64_t i = 0; i < w; i++)
         out[i] = sum[i] = -0.0f; /* x + -0 is x, also for x = -0 */
     for (int64_t i = 0; i < n; i++) {
-        row_scores(weight, &rows[i], w);
+        row_scores(weight, rows[i].z, rows[i].bias, w);
         subtract(weight, top, w);
         kvl_exp(weight, weight, w);
         add_weighted(out, sum, weight, rows[i].c, w);
@@ -260,11 +228,11 @@ static void remember(kvl_compress_state *x, const pooled *row) {
         }
         int64_t at = x->n % x->cap * x->row;
         memcpy(x->c + at, row->c, (size_t)x->row * sizeof(float));
-        row_scores(x->z + at, row, x->row);
+        row_scores(x->z + at, row->z, row->bias, x->row);
     } else { /* m = 1 without rollback */
         if (x->comp.overlap) {
             memcpy(x->ac, row->c, (size_t)x->comp.width * sizeof(float));
-            row_scores(x->az, row, x->comp.width);
+            row_scores(x->az, row->z, row->bias, x->comp.width);
         }
         x->lo++;
     }

@@ -4,6 +4,7 @@
 #include "kvlab/compress_grad.h"
 
 #include "kvlab/vmath.h"
+#include "compress_rows.h"
 #include "parts.h"
 
 #include <math.h>
@@ -25,40 +26,6 @@ typedef struct job {
 typedef struct pooled {
     int64_t token, col;
 } pooled;
-
-/* p = z + bias, where either may be missing. */
-KVL_CLONES
-static void row_scores(float *p, const float *z, const float *bias, int64_t w) {
-    for (int64_t i = 0; i < w; i++)
-        p[i] = (z ? z[i] : 0.0f) + (bias ? bias[i] : 0.0f);
-}
-
-KVL_CLONES
-static void take_max(float *top, const float *p, int64_t w) {
-    for (int64_t i = 0; i < w; i++)
-        top[i] = p[i] > top[i] ? p[i] : top[i];
-}
-
-KVL_CLONES
-static void subtract(float *x, const float *y, int64_t w) {
-    for (int64_t i = 0; i < w; i++)
-        x[i] -= y[i];
-}
-
-/* sum += p, u += p * c */
-KVL_CLONES
-static void add_weighted(float *u, float *sum, const float *p, const float *c, int64_t w) {
-    for (int64_t i = 0; i < w; i++) {
-        sum[i] += p[i];
-        u[i] += p[i] * c[i];
-    }
-}
-
-KVL_CLONES
-static void divide(float *x, const float *y, int64_t w) {
-    for (int64_t i = 0; i < w; i++)
-        x[i] /= y[i];
-}
 
 /* p becomes p / sum * d_out, the gradient of c. */
 KVL_CLONES

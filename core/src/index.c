@@ -12,6 +12,7 @@
 #include "kvlab/parallel.h"
 #include "kvlab/vmath.h"
 #include "select.h"
+#include "sizes.h"
 
 #include <math.h>
 #include <string.h>
@@ -32,10 +33,6 @@ typedef struct span {
     float *scores; /* [nt, n] */
     int64_t key_floats, select_bytes;
 } span;
-
-static int64_t min(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
 
 static int64_t visible(const kvl_index_args *a, int64_t t) {
     return min((a->q_pos0 + t + 1) / a->ratio, a->rows);

@@ -12,6 +12,7 @@
 #include "kvlab/blas.h"
 #include "kvlab/parallel.h"
 #include "kvlab/vmath.h"
+#include "sizes.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -56,14 +57,6 @@ typedef struct tile {
     int32_t *names;               /* [n] */
     bool whole;                   /* z still holds all products */
 } tile;
-
-static int64_t min(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-static int64_t max(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
 
 static int64_t visible(const kvl_index_args *a, int64_t t) {
     return min((a->q_pos0 + t + 1) / a->ratio, a->rows);
@@ -240,10 +233,6 @@ static kvl_status learn_pool(tile *x, const kvl_rows_grad *d_key, kvl_error *err
     for (int64_t i = 0; i < n && k.d; i++)
         kvl_axpy(d_key->p + x->names[i] * d_key->step_s, 1.0f, k.d + i * width, width);
     return KVL_OK;
-}
-
-static int64_t pad(int64_t floats) {
-    return (floats + 15) / 16 * 16;
 }
 
 static size_t scratch_bytes(const plan *p) {

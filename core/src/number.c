@@ -330,8 +330,8 @@ enum { WIDE = 256 };
         wide[i] = name##_encode(x[at + i], ties);
 
 #define ROW(name, id, type)                                                                        \
-    KVL_CLONES static void name##_encode_row(uint8_t *restrict codes, const float *restrict x,     \
-                                             int64_t n, kvl_ties ties) {                           \
+    KVL_CLONES_AVX2 static void name##_encode_row(                                                 \
+        uint8_t *restrict codes, const float *restrict x, int64_t n, kvl_ties ties) {              \
         uint32_t wide[WIDE];                                                                       \
         for (int64_t at = 0; at < n; at += WIDE) {                                                 \
             int64_t m = n - at < WIDE ? n - at : WIDE;                                             \
@@ -349,8 +349,8 @@ enum { WIDE = 256 };
             }                                                                                      \
         }                                                                                          \
     }                                                                                              \
-    KVL_CLONES static void name##_decode_row(float *restrict x, const uint8_t *restrict codes,     \
-                                             int64_t n) {                                          \
+    KVL_CLONES_AVX2 static void name##_decode_row(float *restrict x,                               \
+                                                  const uint8_t *restrict codes, int64_t n) {      \
         uint32_t wide[WIDE];                                                                       \
         for (int64_t at = 0; at < n; at += WIDE) {                                                 \
             int64_t m = n - at < WIDE ? n - at : WIDE;                                             \

@@ -9,16 +9,13 @@
 #include <string.h>
 
 #include "pool_pages.h"
+#include "sizes.h"
 
 /* The header takes one alignment unit of kvl_alloc. */
 struct kvl_chunk {
     kvl_chunk *next;
 };
 enum { CHUNK_HEAD = 64, CHUNK_BYTES = 1 << 20 };
-
-static int64_t min64(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
 
 static int64_t max64(int64_t a, int64_t b) {
     return a > b ? a : b;
@@ -126,8 +123,8 @@ kvl_status kvl_pool_want(kvl_pool *pool, int64_t pages, kvl_error *err) {
     /* As many again as there are, so that single appends are cheap,
      * but not much beyond the need. */
     int64_t needed = pages - pool->n_free;
-    int64_t ahead = min64(pool->made, CHUNK_BYTES / pool->info.page_bytes);
-    int64_t n = min64(max64(needed, ahead), pool->max_pages - pool->made);
+    int64_t ahead = min(pool->made, CHUNK_BYTES / pool->info.page_bytes);
+    int64_t n = min(max64(needed, ahead), pool->max_pages - pool->made);
     if (make_pages(pool, n) || (n > needed && make_pages(pool, needed))) return KVL_OK;
     return kvl_fail(
         err, KVL_ENOMEM,

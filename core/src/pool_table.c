@@ -12,6 +12,7 @@
 #include "kvlab/parallel.h"
 #include "kvlab/pool.h"
 #include "pool_pages.h"
+#include "sizes.h"
 
 struct kvl_table {
     kvl_pool *pool;
@@ -23,10 +24,6 @@ struct kvl_table {
 
 /* Entries that one thread encodes at a time. */
 enum { ENCODE_TILE = 64 };
-
-static int64_t min64(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
 
 static int64_t entry_bytes(const kvl_table *t) {
     return t->pool->info.data_bytes + t->pool->info.scale_bytes;
@@ -43,7 +40,7 @@ static bool page_shared(const kvl_table *t, int64_t i) {
 /* Pages that a table of n entries needs. A ring that has overwritten something
  * needs all of them. */
 static int64_t pages_of(const kvl_table *t, int64_t n) {
-    int64_t slots = !t->ring ? n : t->first > 0 ? t->ring : min64(n, t->ring);
+    int64_t slots = !t->ring ? n : t->first > 0 ? t->ring : min(n, t->ring);
     return kvl_tiles(slots, page_entries(t));
 }
 
@@ -88,7 +85,7 @@ void kvl_table_free(kvl_table *t) {
 static bool writes_page(const kvl_table *t, int64_t i, int64_t count) {
     int64_t begin = i * page_entries(t), end = begin + page_entries(t);
     if (!t->ring) return t->n < end && begin < t->n + count;
-    end = min64(end, t->ring);
+    end = min(end, t->ring);
     int64_t at = t->n % t->ring;
     int64_t away = begin >= at ? begin - at : begin - at + t->ring; /* from `at`, going round */
     return away < count || (at >= begin && at < end);
@@ -144,8 +141,8 @@ static void encode(kvl_table *t, int64_t first, const float *rows, int64_t strid
     for (int64_t done = 0, run; done < count; done += run) {
         int64_t slot = t->ring ? (first + done) % t->ring : first + done;
         int64_t in_page = slot % page_entries(t);
-        run = min64(count - done, page_entries(t) - in_page);
-        if (t->ring) run = min64(run, t->ring - slot);
+        run = min(count - done, page_entries(t) - in_page);
+        if (t->ring) run = min(run, t->ring - slot);
         kvl_record_encode_slots(t->pool->rec,
                                 t->pool->pages[t->pages[slot / page_entries(t)]].bytes, in_page,
                                 rows + done * stride, stride, run);
@@ -163,7 +160,7 @@ static kvl_status encode_tile(void *ctx, int64_t tile, void *scratch, kvl_error 
     int64_t at = tile * ENCODE_TILE;
     (void)scratch, (void)err;
     encode(job->table, job->table->n + at, job->rows + at * job->stride, job->stride,
-           min64(ENCODE_TILE, job->count - at));
+           min(ENCODE_TILE, job->count - at));
     return KVL_OK;
 }
 
@@ -289,7 +286,7 @@ const int32_t *kvl_table_pages(const kvl_table *t, int64_t *count) {
 
 kvl_table_stats kvl_table_about(const kvl_table *t) {
     int64_t held = t->n - t->first, bytes = entry_bytes(t);
-    int64_t stored = t->ring ? min64(held, t->window) : held;
+    int64_t stored = t->ring ? min(held, t->window) : held;
     return (kvl_table_stats){.entries = held,
                              .stored = stored * bytes,
                              .rollback = (held - stored) * bytes,

@@ -9,12 +9,9 @@
 
 #include "record_plan.h"
 #include "simd.h"
+#include "sizes.h"
 
 #define INF_BITS 0x7f800000u
-
-static inline int64_t min64(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
 
 /* --- loops over channels ---------------------------------------------------------------------- */
 
@@ -39,8 +36,8 @@ static inline int64_t min64(int64_t a, int64_t b) {
     } while (0)
 
 /* bytes (n) from codes (2 * n); first and second are the shifts of the two codes of a byte. */
-KVL_CLONES static void pack_pairs(uint8_t *restrict bytes, const uint8_t *restrict codes, int64_t n,
-                                  int first, int second) {
+KVL_CLONES_AVX2 static void pack_pairs(uint8_t *restrict bytes, const uint8_t *restrict codes,
+                                       int64_t n, int first, int second) {
     for (int64_t i = 0; i < n; i++) {
         uint16_t pair;
         memcpy(&pair, codes + 2 * i, sizeof pair);
@@ -102,8 +99,8 @@ static void decode_halves(float *restrict x, const uint8_t *restrict bytes, int6
 }
 
 /* x (groups, group) *= scales (groups) */
-KVL_CLONES static void scale_groups(float *restrict x, const float *restrict scales, int64_t groups,
-                                    int64_t group) {
+KVL_CLONES_AVX2 static void scale_groups(float *restrict x, const float *restrict scales,
+                                         int64_t groups, int64_t group) {
 #define LOOP(size)                                                                                 \
     for (int64_t g = 0; g < groups; g++)                                                           \
     NOT_UNROLLED for (int64_t i = 0; i < (size); i++) x[g * (size) + i] *= scales[g]
@@ -112,8 +109,8 @@ KVL_CLONES static void scale_groups(float *restrict x, const float *restrict sca
 }
 
 /* x (groups, group) = x * scales (groups, 0) + scales (groups, 1) */
-KVL_CLONES static void scale_shift_groups(float *restrict x, const float *restrict scales,
-                                          int64_t groups, int64_t group) {
+KVL_CLONES_AVX2 static void scale_shift_groups(float *restrict x, const float *restrict scales,
+                                               int64_t groups, int64_t group) {
 #define LOOP(size)                                                                                 \
     for (int64_t g = 0; g < groups; g++)                                                           \
     NOT_UNROLLED for (int64_t i = 0; i < (size); i++)                                              \
@@ -139,8 +136,8 @@ static inline float finite_max(const float *x, int64_t n) {
 }
 
 /* amax (groups): the largest finite |x| of each group; 0 when there is none. */
-KVL_CLONES static void finite_amax(float *restrict amax, const float *restrict x, int64_t groups,
-                                   int64_t group) {
+KVL_CLONES_AVX2 static void finite_amax(float *restrict amax, const float *restrict x,
+                                        int64_t groups, int64_t group) {
 #define LOOP(size)                                                                                 \
     for (int64_t g = 0; g < groups; g++)                                                           \
     amax[g] = finite_max(x + g * (size), (size))
@@ -161,8 +158,8 @@ static inline int32_t first_of(const float *x, int64_t n, float amax) {
 
 /* extreme (groups): the finite value of largest magnitude with its sign, the first of several (ggml
  * q4_0); 0 when there is none. */
-KVL_CLONES static void finite_extreme(float *restrict extreme, const float *restrict x,
-                                      int64_t groups, int64_t group) {
+KVL_CLONES_AVX2 static void finite_extreme(float *restrict extreme, const float *restrict x,
+                                           int64_t groups, int64_t group) {
     finite_amax(extreme, x, groups, group);
 #define LOOP(size)                                                                                 \
     for (int64_t g = 0; g < groups; g++)                                                           \
@@ -198,8 +195,8 @@ static inline void range_of(float *lo, float *hi, const float *x, int64_t n) {
 
 /* lo, hi (groups): the smallest and largest finite value of each group;
  * 0 and 0 when there is none. */
-KVL_CLONES static void finite_ranges(float *restrict lo, float *restrict hi,
-                                     const float *restrict x, int64_t groups, int64_t group) {
+KVL_CLONES_AVX2 static void finite_ranges(float *restrict lo, float *restrict hi,
+                                          const float *restrict x, int64_t groups, int64_t group) {
 #define LOOP(size)                                                                                 \
     for (int64_t g = 0; g < groups; g++)                                                           \
     range_of(&lo[g], &hi[g], x + g * (size), (size))
@@ -214,9 +211,9 @@ typedef struct quotients {
     bool multiply;
 } quotients;
 
-KVL_CLONES static void multiply_groups(float *restrict q, const float *restrict x,
-                                       const float *restrict by, const float *restrict minus,
-                                       int64_t groups, int64_t group) {
+KVL_CLONES_AVX2 static void multiply_groups(float *restrict q, const float *restrict x,
+                                            const float *restrict by, const float *restrict minus,
+                                            int64_t groups, int64_t group) {
 #define LOOP(size)                                                                                 \
     for (int64_t g = 0; g < groups; g++)                                                           \
     NOT_UNROLLED for (int64_t i = 0; i < (size); i++)                                              \
@@ -225,9 +222,9 @@ KVL_CLONES static void multiply_groups(float *restrict q, const float *restrict 
 #undef LOOP
 }
 
-KVL_CLONES static void divide_groups(float *restrict q, const float *restrict x,
-                                     const float *restrict by, const float *restrict minus,
-                                     int64_t groups, int64_t group) {
+KVL_CLONES_AVX2 static void divide_groups(float *restrict q, const float *restrict x,
+                                          const float *restrict by, const float *restrict minus,
+                                          int64_t groups, int64_t group) {
 #define LOOP(size)                                                                                 \
     for (int64_t g = 0; g < groups; g++)                                                           \
     NOT_UNROLLED for (int64_t i = 0; i < (size); i++)                                              \
@@ -375,16 +372,16 @@ static void encode_run(const kvl_step *s, uint8_t *elements, uint8_t *scales, co
     uint8_t codes[KVL_TILE];
     quotients q;
     for (int64_t at = 0, n; at < channels; at += n) {
-        n = min64(s->tile, channels - at);
+        n = min(s->tile, channels - at);
         const float *values = x + at;
         if (f->scaled) {
             int64_t group = f->scale.group, in_group = at % group, groups = 1;
-            if (group > s->tile) n = min64(n, group - in_group); /* a part of one group */
+            if (group > s->tile) n = min(n, group - in_group); /* a part of one group */
             if (group <= s->tile) groups = n / group;
             if (in_group == 0)
                 encode_scales(s, &q, scales + at / group * s->scales_per_group * s->scale_bytes,
                               x + at, groups);
-            form_quotients(s, tile, &q, values, groups, min64(n, group));
+            form_quotients(s, tile, &q, values, groups, min(n, group));
             values = tile;
         }
         uint8_t *bytes = elements + kvl_packed_bytes(f->number, at);
@@ -412,7 +409,7 @@ static void apply_scales(const kvl_step *s, float *x, const uint8_t *scales, int
     float values[2 * GROUPS];
     int64_t group = f->scale.group, groups = channels / group;
     for (int64_t g = 0; g < groups; g += GROUPS) {
-        int64_t n = min64(GROUPS, groups - g);
+        int64_t n = min(GROUPS, groups - g);
         kvl_number_decode_row(f->scale.number, values,
                               scales + g * s->scales_per_group * s->scale_bytes,
                               n * s->scales_per_group);
@@ -467,7 +464,7 @@ static void encode_field(const kvl_step *s, uint8_t *data, uint8_t *scale, const
     staging stage;
     int64_t at_once = KVL_TILE_AIM / f->block;
     for (int64_t b = 0; b < blocks; b += at_once) {
-        int64_t n = min64(at_once, blocks - b);
+        int64_t n = min(at_once, blocks - b);
         encode_run(s, stage.elements, stage.scales, x + b * f->block, n * f->block);
         for (int64_t i = 0; i < n; i++, data += s->block_bytes) {
             copy_few(data + s->elements_at, stage.elements + i * element_bytes, element_bytes);
@@ -493,7 +490,7 @@ static void decode_field(const kvl_step *s, float *x, const uint8_t *data, const
     staging stage;
     int64_t at_once = KVL_TILE_AIM / f->block;
     for (int64_t b = 0; b < blocks; b += at_once) {
-        int64_t n = min64(at_once, blocks - b);
+        int64_t n = min(at_once, blocks - b);
         for (int64_t i = 0; i < n; i++, data += s->block_bytes) {
             copy_few(stage.elements + i * element_bytes, data + s->elements_at, element_bytes);
             copy_few(stage.scales + i * s->scales_bytes, data + s->scales_at, s->scales_bytes);
@@ -535,7 +532,7 @@ void kvl_record_encode_slots(const kvl_record *rec, uint8_t *page, int64_t first
     uint8_t *data = page + kvl_record_data_offset(rec, first_slot);
     uint8_t *scale = page + kvl_record_scale_offset(rec, first_slot);
     for (int64_t i = 0, rows, at_once = rows_at_once(rec, x_stride); i < n; i += rows) {
-        rows = min64(at_once, n - i);
+        rows = min(at_once, n - i);
         if (rows == 1)
             kvl_record_encode(rec, data, scale, x);
         else
@@ -551,7 +548,7 @@ void kvl_record_decode_slots(const kvl_record *rec, float *x, int64_t x_stride, 
     const uint8_t *data = page + kvl_record_data_offset(rec, first_slot);
     const uint8_t *scale = page + kvl_record_scale_offset(rec, first_slot);
     for (int64_t i = 0, rows, at_once = rows_at_once(rec, x_stride); i < n; i += rows) {
-        rows = min64(at_once, n - i);
+        rows = min(at_once, n - i);
         if (rows == 1)
             kvl_record_decode(rec, x, data, scale);
         else

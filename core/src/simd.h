@@ -1,7 +1,7 @@
 /* simd.h - one portable loop, compiled for several CPUs.
  *
- * KVL_CLONES before a function makes the compiler emit it for AVX2 and for the base machine; the
- * dynamic linker picks one when the program starts. The loops are plain C that the compiler
+ * KVL_CLONES_AVX2 before a function makes the compiler emit it for AVX2 and for the base machine;
+ * the dynamic linker picks one when the program starts. The loops are plain C that the compiler
  * vectorises: no intrinsics, the same bits on every CPU (the build never contracts a * b + c).
  * Where there is no run-time dispatch (other CPUs, other C libraries) the macro is empty and the
  * loop still vectorises for the base machine. KVL_SHUFFLE, where there is one, rearranges vectors
@@ -15,11 +15,11 @@
 
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__has_attribute)
 #if __has_attribute(target_clones)
-#define KVL_CLONES __attribute__((target_clones("avx2", "default")))
+#define KVL_CLONES_AVX2 __attribute__((target_clones("avx2", "default")))
 #endif
 #endif
-#ifndef KVL_CLONES
-#define KVL_CLONES
+#ifndef KVL_CLONES_AVX2
+#define KVL_CLONES_AVX2
 #endif
 
 #if defined(__has_builtin)

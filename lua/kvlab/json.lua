@@ -202,7 +202,7 @@ local function skip(text, pos)
   return text:find('[^ \t\r\n]', pos) or #text + 1
 end
 
--- \uXXXX at `pos` (of the backslash): the code and the position after it.
+-- The escape of four hexadecimal digits whose backslash is at `pos`: the code and the position after it.
 local function decode_hex(text, pos)
   local hex = text:match('^\\u(%x%x%x%x)', pos)
   if not hex then reject(text, pos, '\\u needs four hexadecimal digits') end
