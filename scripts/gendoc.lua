@@ -8,7 +8,7 @@ if arg[1] and arg[1] ~= '--check' or arg[2] then
   io.stderr:write(("gendoc: unknown option '%s'; usage: gendoc.lua [--check]\n"):format(arg[2] or arg[1]))
   os.exit(2)
 end
-local help = require 'kvlab.help'
+local declarations = require 'kvlab.declarations'
 
 local out = {}
 local function put(text, ...)
@@ -29,8 +29,17 @@ local function put_doc(lines)
   put(indented and '```\n' or '')
 end
 
+local function put_examples(examples)
+  if #examples == 0 then return end
+  put('```lua')
+  for _, example in ipairs(examples) do
+    put('%s%s', example.code, example.expected and '  --> ' .. example.expected or '')
+  end
+  put('```\n')
+end
+
 local function put_entry(entry)
-  put('### `%s`\n', help.signature(entry))
+  put('### `%s`\n', declarations.signature(entry))
   put_doc(entry.doc)
   for _, param in ipairs(entry.params) do
     local optional = param.optional and ', optional' or ''
@@ -40,27 +49,32 @@ local function put_entry(entry)
     put(('- returns `%s` %s'):format(result.type, result.text):gsub('%s+$', ''))
   end
   if #entry.params + #entry.returns > 0 then put('') end
-  if #entry.examples > 0 then
-    put('```lua')
-    for _, example in ipairs(entry.examples) do
-      put('%s%s', example.code, example.expected and '  --> ' .. example.expected or '')
-    end
-    put('```\n')
-  end
+  put_examples(entry.examples)
 end
 
 put [[
 # Reference
 
-Every public function and value of `require 'kvlab'`. The prompt shows the same text: `help(kv.json.encode)`.
+Every public function and value of `require 'kvlab'`, then the [terms](#terms) of the field and the [errors](#errors)
+that people meet. The prompt shows the same text: `help(kv.json.encode)`.
 This file is written by `scripts/gendoc.lua` from `lua/kvlab/meta/`; edit it there.
 ]]
-for _, place in ipairs(help.place_names()) do
+for _, place in ipairs(declarations.place_names()) do
   put('## %s\n', place)
-  local doc = help.index().places[place]
+  local doc = declarations.index().places[place]
   if #doc > 0 then put_doc(doc) end
-  for _, entry in ipairs(help.index().entries) do
+  for _, entry in ipairs(declarations.index().entries) do
     if entry.place == place then put_entry(entry) end
+  end
+end
+for _, part in ipairs { { 'term', 'Terms' }, { 'problem', 'Errors' } } do
+  put('## %s\n', part[2])
+  for _, topic in ipairs(declarations.index().topics) do
+    if topic.kind == part[1] then
+      put('### %s\n', part[1] == 'problem' and ('`%s`'):format(topic.name) or table.concat(topic.names, ', '))
+      put_doc(topic.doc)
+      put_examples(topic.examples)
+    end
   end
 end
 local text = table.concat(out, '\n'):gsub('\n\n\n+', '\n\n'):gsub('\n+$', '') .. '\n'

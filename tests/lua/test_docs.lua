@@ -2,8 +2,36 @@
 -- parameters agree, examples give what they say, and docs/reference.md is what the entries make.
 local lu = require 'luaunit'
 local check = require 'check'
-local help = require 'kvlab.help'
+local declarations = require 'kvlab.declarations'
 local kv = require 'kvlab'
+local cli = require 'kvlab.cli'
+local topics = require 'kvlab.topics'
+
+-- run_examples(examples, where, note, module): each gives what it says. Those of one entry share their globals, and
+-- temporary files are in a folder that goes away.
+local function run_examples(examples, where, note, module)
+  local dir, names = os.tmpname(), 0
+  os.remove(dir)
+  os.execute('mkdir ' .. dir)
+  local function tmpname()
+    names = names + 1
+    return ('%s/%d'):format(dir, names)
+  end
+  local env = setmetatable({ kv = module, os = setmetatable({ tmpname = tmpname }, { __index = os }),
+    io = setmetatable({ stdout = { write = function() end } }, { __index = io }) }, { __index = _G })
+  for _, example in ipairs(examples) do
+    local chunk, message = load('return ' .. example.code, '=example', 't', env)
+    if not chunk then chunk, message = load(example.code, '=example', 't', env) end
+    local ok, result = false, message
+    if chunk then ok, result = pcall(chunk) end
+    if not ok then
+      note('%s: example `%s` failed: %s', where, example.code, tostring(result))
+    elseif example.expected and tostring(result) ~= example.expected then
+      note('%s: example `%s` gave %s, not %s', where, example.code, tostring(result), example.expected)
+    end
+  end
+  os.execute('rm -r ' .. dir)
+end
 
 -- problems(kv, index) -> list of sentences; empty when the documentation is complete.
 local function problems(module, index)
@@ -13,9 +41,9 @@ local function problems(module, index)
   local function plain(name) return (name:gsub(':', '.')) end
   local documented = {}
   for _, entry in ipairs(index.entries) do documented[plain(entry.name)] = true end
-  for name, value in pairs(help.reachable(module)) do
+  for name, value in pairs(declarations.reachable(module)) do
     real[plain(name)] = true
-    if help.callable(value) and not documented[plain(name)] then
+    if declarations.callable(value) and not documented[plain(name)] then
       note('%s has no entry in lua/kvlab/meta', name)
     end
   end
@@ -30,17 +58,8 @@ local function problems(module, index)
     end
     local said, declared = table.concat(names, ', '), table.concat(entry.parameters, ', ')
     if said ~= declared then note('%s: @param says (%s), the declaration (%s)', where, said, declared) end
-    for _, example in ipairs(entry.examples) do
-      local env = setmetatable({ kv = module }, { __index = _G })
-      local chunk, message = load('return ' .. example.code, '=example', 't', env)
-      local ok, result = false, message
-      if chunk then ok, result = pcall(chunk) end
-      if not ok then
-        note('%s: example `%s` failed: %s', where, example.code, tostring(result))
-      elseif example.expected and tostring(result) ~= example.expected then
-        note('%s: example `%s` gave %s, not %s', where, example.code, tostring(result), example.expected)
-      end
-    end
+    if #entry.examples == 0 then note('%s: no example', where) end
+    run_examples(entry.examples, where, note, module)
   end
   table.sort(list)
   return list
@@ -49,7 +68,63 @@ end
 TestDocs = {}
 
 function TestDocs:test_everything_is_documented()
-  lu.assertEquals(table.concat(problems(kv, help.index()), '\n'), '')
+  lu.assertEquals(table.concat(problems(kv, declarations.index()), '\n'), '')
+end
+
+-- Terms and errors; the first example of an error is one whose message it explains.
+function TestDocs:test_topics_have_examples_that_hold()
+  local list, seen = {}, {}
+  local function note(...) list[#list + 1] = (...):format(select(2, ...)) end
+  for _, topic in ipairs(declarations.index().topics) do
+    local where = ('%s:%d: %s'):format(topic.file, topic.line, topic.name)
+    if #topic.doc == 0 then note('%s: no text', where) end
+    if #topic.examples == 0 then note('%s: no example', where) end
+    run_examples(topic.examples, where, note, kv)
+    for _, name in ipairs(topic.names) do
+      if seen[name:lower()] then note('%s: %s is explained twice', where, name) end
+      seen[name:lower()] = true
+    end
+    if topic.kind == 'problem' then
+      local found = topics.problem(topic.examples[1].expected or '')
+      if not found or found.name ~= topic.name then
+        note('%s: its own message is explained by %s', where, found and found.name or 'nothing')
+      end
+    end
+  end
+  lu.assertEquals(table.concat(list, '\n'), '')
+  lu.assertTrue(#declarations.index().topics > 50)
+end
+
+-- Records and presets are explained from their data.
+function TestDocs:test_pages_of_topics_have_examples_that_hold()
+  local list, kinds = {}, {}
+  local function note(...) list[#list + 1] = (...):format(select(2, ...)) end
+  for _, topic in ipairs(topics.all()) do
+    kinds[topic.kind] = (kinds[topic.kind] or 0) + 1
+    local page = topic.page()
+    local where = ('%s %s'):format(topic.kind, topic.name)
+    if #page.examples == 0 and not page.shell then note('%s: no example', where) end
+    if topic.kind == 'record' or topic.kind == 'preset' then run_examples(page.examples, where, note, kv) end
+  end
+  lu.assertEquals(table.concat(list, '\n'), '')
+  lu.assertEquals(kinds.preset, #kv.presets)
+  lu.assertEquals(kinds.record, #kv.records())
+end
+
+-- The example of each subcommand; a folder of runs is made for the one that reports on runs.
+function TestDocs:test_examples_of_subcommands_run()
+  local dir = os.tmpname()
+  os.remove(dir)
+  local run = kv.run.create { dir = dir .. '/' .. kv.config.id {}, config = {} }
+  run:claim()
+  run:finish { loss = 1 }
+  for _, name in ipairs(cli.order) do
+    local command = cli.load(name)
+    lu.assertStrContains(cli.describe(command), 'Example: ' .. command.example)
+    local code, _, err = check.sh((command.example:gsub('^kvlab', 'scripts/kvlab'):gsub('runs/records', dir)))
+    lu.assertEquals({ command.example, code, err }, { command.example, 0, '' })
+  end
+  os.execute('rm -r ' .. dir)
 end
 
 function TestDocs:test_reference_is_up_to_date()
@@ -88,7 +163,7 @@ function TestDocs:test_faults_are_found()
   function module.part.undocumented() end
   module.classes.Thing = { method = function() end, hidden = function() end, __len = function() end }
   module.kind = setmetatable({}, { __call = function() return 1 end })
-  local entries, places = help.parse([[
+  local entries, places = declarations.parse([[
 ---@meta
 local part, Thing = {}, {}
 ---@within kv.part
@@ -119,9 +194,12 @@ function Thing:method() end
     'meta/x.lua:12: kv.part.good: example `kv.part.bad(1, 2)` failed: '
       .. "example:1: attempt to call a nil value (field 'bad')",
     'meta/x.lua:12: kv.part.good: example `kv.part.good(1, 2)` gave 3, not 4',
+    'meta/x.lua:15: kv.part.gone: no example',
     'meta/x.lua:15: kv.part.gone: no such function',
+    'meta/x.lua:17: kv.part.undocumented2: no example',
     'meta/x.lua:17: kv.part.undocumented2: no such function',
     'meta/x.lua:17: kv.part.undocumented2: no text',
+    'meta/x.lua:20: Thing:method: no example',
   })
 end
 

@@ -1,6 +1,7 @@
 -- kv.help: reading declarations, finding what is meant, and the text that comes out.
 local lu = require 'luaunit'
 local check = require 'check'
+local declarations = require 'kvlab.declarations'
 local help = require 'kvlab.help'
 local kv = require 'kvlab'
 
@@ -39,7 +40,7 @@ function part.other() end
 TestParse = {}
 
 function TestParse:test_entries()
-  local entries, places = help.parse(META, 'meta/x.lua')
+  local entries, places = declarations.parse(META, 'meta/x.lua')
   lu.assertEquals(#entries, 3)
   local plan = entries[1]
   lu.assertEquals(plan.name, 'Thing:plan')
@@ -60,19 +61,19 @@ end
 
 function TestParse:test_a_function_needs_a_place()
   check.fails('meta/x.lua:2: a declaration before ---@within',
-    help.parse, '---@meta\nfunction a.b() end', 'meta/x.lua')
+    declarations.parse, '---@meta\nfunction a.b() end', 'meta/x.lua')
 end
 
 function TestParse:test_a_value()
   local text = '---@within kv\n--- A thing.\n---@type Thing\nkv.thing = ...\n--- No entry.\nkv.other = ...'
-  local entries = help.parse(text, 'meta/x.lua')
+  local entries = declarations.parse(text, 'meta/x.lua')
   lu.assertEquals(#entries, 1)
   lu.assertEquals({ entries[1].name, entries[1].type, entries[1].parameters, entries[1].doc },
     { 'kv.thing', 'Thing', {}, { 'A thing.' } })
-  lu.assertEquals(help.signature(entries[1]), 'kv.thing: Thing')
+  lu.assertEquals(declarations.signature(entries[1]), 'kv.thing: Thing')
 end
 
--- A second copy of the module that reads other declarations.
+-- A second copy of the module that reads other declarations. It goes on reading them after the folder is gone.
 local function with_meta(files)
   local dir = os.tmpname()
   os.remove(dir)
@@ -81,10 +82,14 @@ local function with_meta(files)
     local file <close> = assert(io.open(dir .. '/' .. name, 'w'))
     file:write(text)
   end
-  local copy = dofile(package.searchpath('kvlab.help', package.path))
-  copy.meta_dir = function() return dir end
-  local ok, why = pcall(copy.index)
+  local own = dofile(package.searchpath('kvlab.declarations', package.path))
+  own.meta_dir = function() return dir end
+  local ok, why = pcall(own.index)
   os.execute('rm -r ' .. dir)
+  local loaded, installed = package.loaded, package.loaded['kvlab.declarations']
+  loaded['kvlab.declarations'] = own
+  local copy = dofile(package.searchpath('kvlab.help', package.path))
+  loaded['kvlab.declarations'] = installed
   return copy, ok, why
 end
 
@@ -111,7 +116,7 @@ function TestLookup:test_objects_by_their_class()
   lu.assertEquals(copy.lookup('Thing.plan').name, 'Thing:plan')
   lu.assertEquals(copy.lookup('plan').name, 'Thing:plan')
   lu.assertEquals(copy.text(thing), 'Thing\n  Things are made of parts.\n'
-    .. '  plan(n, options, ...)      Plans the thing.\n  zeros()                    A function of the class.')
+    .. '  plan(n, options, ...)       Plans the thing.\n  zeros()                     A function of the class.')
 end
 
 function TestLookup:test_one_function_has_one_entry()
@@ -128,13 +133,12 @@ function TestText:test_entry()
 Thing:plan(n, options, ...) -> integer, fun(a, b)
   Plans the thing. Slowly.
 
-  Errors: n is not positive.
-  More text.
-  n          integer  how many
-  options    table<string, integer>?  more of them
+  Errors: n is not positive. More text.
+  n          integer: how many
+  options    table<string, integer>?: more of them
   ...        any
-  returns    integer  count  of plans
-  returns    fun(a, b)  f
+  returns    integer: count of plans
+  returns    fun(a, b): f
 
   kv.one(1)  --> 1
   kv.two()]])
@@ -143,12 +147,12 @@ end
 function TestText:test_map_fits_a_screen()
   local text = help.text()
   local count = 0
-  for line in text:gmatch('[^\n]+') do
+  for line in (text .. '\n'):gmatch('(.-)\n') do
     lu.assertTrue(utf8.len(line) <= 79, line)
     count = count + 1
   end
-  lu.assertTrue(count <= 40)
-  lu.assertStrContains(text, 'kv.json')
+  lu.assertTrue(count <= 23, tostring(count)) -- of 24: the last has the prompt
+  lu.assertStrContains(text, ' json ')
   lu.assertEquals(help.text(kv), text)
   lu.assertEquals(help.text(nil), text)
 end
@@ -162,6 +166,54 @@ function TestText:test_unknown_names_and_values()
   local copy = with_meta { ['x.lua'] = '---@within A\n--- x\nfunction A.f() end\n'
     .. '---@within B\n--- y\nfunction B.f() end' }
   lu.assertEquals(copy.text('f'), "'f' can be A.f and B.f")
+end
+
+-- What a word of the map, a term, an error, a record, a subcommand says.
+function TestText:test_everything_else_that_has_a_page()
+  local cases = {
+    { 'tensors', 'tensors\n  tensor(' }, { 'objects', '  Layout  ' }, { 'shell', '  measure  ' }, { 'errors', 'do not broadcast' },
+    { 'glossary', '  KV cache  ' }, { 'sink', 'sink, attention sink\n  A value that each head adds' },
+    { 'ATTENTION SINK', 'sink, attention sink' }, { 'v4-main', 'record v4-main\n' }, { 'record F32', 'record f32\n' },
+    { 'v2', 'preset v2: DeepSeek-V2\n' }, { 'kvlab kv', 'kvlab kv LAYOUT... [OPTIONS]' }, { 'bench', 'kvlab bench' },
+    { 'measure', "kv.measure(layout, options) -> table\n" }, { 'measure', "Also: help 'kvlab measure'" },
+    { kv.record_named 'bf16', 'record bf16\n' }, { kv.csa, 'kv.csa: Layer\n' }, { kv.zeros(2), 'Tensor\n' },
+    { kv.csa { window = 7 }, 'csa{window=7}, of the kind\nkv.csa: Layer\n' }, { kv.layout 'swa', 'Layout\n' },
+    { kv.zeros(2).topk, 'Tensor:topk(' }, { print, "print is Lua's own" }, { string.rep, "string.rep is Lua's own" },
+    { "input:1: attempt to call a nil value (global 'x')", 'error: attempt to call a nil value\n' },
+    { 'cat: something of its own', 'This message comes from kv.cat:\nkv.cat(' },
+    { 'neither a name nor a message of kvlab', 'Nothing more is known about this text.' },
+    { 'turned back', "Nothing is called 'turned back'" }, { 'a\27[2Jb', "Nothing is called 'a\\27[2Jb'" },
+    { 'renormal', "Nothing is called 'renormal'" }, { '', "Nothing is called ''" },
+  }
+  for _, case in ipairs(cases) do lu.assertStrContains(help.text(case[1]), case[2]) end
+  local own = kv.record { name = 'own', fields = { { channels = 'rest', number = 'bf16' } } }
+  lu.assertStrContains(help.text(own), 'record own\n  A record of your own.')
+  lu.assertStrContains(help.text 'bounded by what', 'Nothing')
+end
+
+function TestText:test_values_that_pretend()
+  for _, name in ipairs { 'kvlab.Record', 'kvlab.Layer', 'kvlab.Tensor', 'kvlab.Nothing', 'x' } do
+    local text = help.text(setmetatable({}, { __name = name, __index = function() error 'looked' end }))
+    lu.assertTrue(#text > 0)
+  end
+  lu.assertStrContains(help.text(0 / 0), 'There is no help for this number')
+  lu.assertStrContains(help.text(coroutine.create(print)), 'There is no help for this thread')
+end
+
+-- Every name that TAB offers after help is explained, and every kind of layer.
+function TestText:test_every_name_has_a_page()
+  for _, name in ipairs(help.names()) do lu.assertNil(help.text(name):find '^Nothing ', name) end
+end
+
+function TestText:test_narrow_terminals()
+  for _, name in ipairs { 'kv.measure', 'sink', 'kvlab kv', 'tensors', 'v4-main' } do
+    local code, out = check.sh(("COLUMNS=40 lua5.4 -e 'require(\"kvlab\").help(%q)'"):format(name))
+    lu.assertEquals(code, 0)
+    for line in out:gmatch('[^\n]+') do
+      -- An example is to be copied, so it stays one line.
+      if not line:find('%-%->') then lu.assertTrue(#line <= 40, line) end
+    end
+  end
 end
 
 function TestText:test_prints()

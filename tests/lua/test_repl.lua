@@ -1,30 +1,15 @@
--- The prompt: piped lines, completion, and real sessions on a pseudo-terminal that `script` (util-linux, in
--- every Debian) provides. A session is driven by waiting for what it prints, never by time alone.
+-- The prompt without a terminal: piped lines, -e CODE, what it says besides values. test_terminal.lua has the rest.
 local lu = require 'luaunit'
 local check = require 'check'
 local kv = require 'kvlab'
-local preview = require 'kvlab.preview'
-local repl = require 'kvlab.repl'
+local pty = require 'pty'
 
-local function quote(text) return "'" .. text:gsub("'", [['\'']]) .. "'" end
+local quote, slurp, directory = pty.quote, pty.slurp, pty.directory
 
-local function slurp(path)
-  local file <close> = io.open(path, 'rb')
-  return file and file:read('a') or ''
-end
-
-local function directory()
-  local name = os.tmpname()
-  os.remove(name)
-  os.execute('mkdir ' .. quote(name))
-  return name
-end
-
-local LAUNCHER = [[os.exit(require('kvlab.repl').run(require 'kvlab'))]]
-
--- piped(lines, environment) -> exit code, stdout, stderr of a session that reads `lines` from a pipe.
-local function piped(lines, environment)
-  local input, launcher = check.write(lines), check.write(LAUNCHER)
+-- piped(lines, environment, prepare) -> exit code, stdout, stderr of a session that reads `lines` from a pipe; prepare:
+-- Lua that runs before it.
+local function piped(lines, environment, prepare)
+  local input, launcher = check.write(lines), check.write((prepare or '') .. pty.LAUNCHER)
   local code, out, err = check.sh(('%s lua5.4 %s < %s'):format(environment or '', launcher, input))
   os.remove(input) os.remove(launcher)
   return code, out, err
@@ -38,6 +23,16 @@ function TestPiped:test_echo()
     { 'x = 5', '' },
     { 'x = 5\nx', '5\n' },
     { 'x = 5\nx * 2;', '' },
+    { '6 * 7;\n_', '42\n' },
+    { '1 + 1 -- said;', '2\n' },
+    { '"a;b"', 'a;b\n' },
+    { '"a\\27[2Jb\\255"', 'a\\27[2Jb\\255\n' }, -- nothing steers the terminal
+    { 'print "said"\n_', 'said\nnil\n' },
+    { 'show { 1, { 2 } }', '{1, {2}}\n' },
+    { 'for i in kv.progress(1, 2, "x") do print(i) end', '1\n2\n' },
+    { 'kv.preset "v4-flash"', 'swa*2 [csa hca]*20 csa\n' },
+    { 'next { 7 }', '1\t7\n' }, -- Lua's own, while no lesson runs
+    { 'lesson == nil or type(lesson) == "function"', 'true\n' },
     { '6 * 7\n_ + 1', '42\n43\n' },
     { '1, nil, "a"', '1\tnil\ta\n' },
     { 'for i = 1, 2 do\nprint(i)\nend', '1\n2\n' },
@@ -63,6 +58,8 @@ function TestPiped:test_errors_are_one_message()
   local cases = {
     { 'error "boo"', 'boo\n' },
     { 'local t = nil\nerror({})', 'error: a table, not a message\n' },
+    { 'kv.matmul(kv.zeros(2, 3), kv.zeros(2, 3))', 'matmul: inner sizes differ: {2, 3} x {2, 3}\n' }, -- no place inside kvlab
+    { 'error "a\\27[2Jb"', 'a\\27[2Jb\n' },
     { 'error(setmetatable({}, {__tostring = function() return "shown" end}))', 'shown\n' },
     { 'nosuch.field', "attempt to index a nil value (global 'nosuch')\n" },
     { 'x y', "syntax error near 'y'\n" },
@@ -98,183 +95,83 @@ function TestPiped:test_eval_string()
   os.remove(launcher)
 end
 
-TestPreview = {}
+TestHints = {}
 
-function TestPreview:test_small_values()
-  lu.assertEquals(preview {}, '{}')
-  lu.assertEquals(preview { 1, 2.5, 'a', true }, "{1, 2.5, 'a', true}")
-  lu.assertEquals(preview { 1, b = { 2 }, a = {}, ['c d'] = "'\n\0" },
-    "{1, a = {}, b = {...}, ['c d'] = '\\'\\n\\0'}")
-  lu.assertEquals(preview(setmetatable({}, { __tostring = function() return 'me' end })), 'me')
-end
-
-function TestPreview:test_bounded()
-  local long, keys, wide = {}, {}, {}
-  for i = 1, 100000 do long[i] = i end
-  for i = 1, 100000 do keys['key' .. i] = i end
-  for i = 1, 9 do wide[i] = ('x'):rep(1000) end
-  for _, value in ipairs { long, keys, wide } do
-    local text = preview(value)
-    lu.assertTrue(#text < 1000)
-    lu.assertTrue(select(2, text:gsub('\n', '\n')) < 10)
+function TestHints:test_what_was_meant()
+  local cases = {
+    { 'laoyut()', "attempt to call a nil value (global 'laoyut')\n-- did you mean 'layout'?\n" },
+    { 'laoyut.x', "attempt to index a nil value (global 'laoyut')\n-- did you mean 'layout'?\n" },
+    { 'L = kv.layout "swa"\nL:onwer(1)', "attempt to call a nil value (method 'onwer')\n-- did you mean 'L:owner'?\n" },
+    { 'kv.layout "swa":onwer(1)', "attempt to call a nil value (method 'onwer')\n-- did you mean ':owner'?\n" },
+    { 'kv.json.encdoe {}', "attempt to call a nil value (field 'encdoe')\n-- did you mean 'kv.json.encode'?\n" },
+    { 'string.uper "x"', "attempt to call a nil value (field 'uper')\n-- did you mean 'string.upper'?\n" },
+    { 'kv.laoyut', "kvlab has no 'laoyut'; did you mean 'layout'?\n" },
+    { 'local width = 4\nwidth + 1', "attempt to perform arithmetic on a nil value (global 'width')\n"
+      .. "-- 'width' was local to the line that made it: write width = ... without local\n" },
+    { 'qqqqqq()', "attempt to call a nil value (global 'qqqqqq')\n" },
+  }
+  for _, case in ipairs(cases) do
+    local code, out, err = piped(case[1])
+    lu.assertEquals({ code, out, err }, { 1, '', case[2] }, case[1])
   end
-  lu.assertStrContains(preview(long), '... (99993 more)')
-  lu.assertTrue(#preview(('x'):rep(1e6)) < 30000)
 end
 
-TestComplete = {}
-
-function TestComplete:test_fields_and_methods()
-  local called = false
-  local class = { plan = function() end, size = 3, other = function() end }
-  local object = setmetatable({ own = 1 }, { __index = class })
-  local lazy = setmetatable({}, { __index = function() called = true end })
-  local env = repl.environment(kv)
-  env.record, env.lazy, env.text = object, lazy, 'abc'
-  local function complete(word) return table.concat(repl.complete(word, env, kv), ' ') end
-  lu.assertEquals(complete('kv.json.e'), 'kv.json.encode')
-  lu.assertEquals(complete('json.en'), 'json.encode')
-  lu.assertEquals(complete('2+json.en'), '2+json.encode')
-  lu.assertEquals(complete('js'), 'json')
-  lu.assertEquals(complete('record.'), 'record.other record.own record.plan record.size')
-  lu.assertEquals(complete('record:'), 'record:other record:plan')
-  lu.assertEquals(complete('text:up'), 'text:upper')
-  lu.assertEquals(complete('lazy.field.x'), '')
-  lu.assertEquals(complete('nosuch.x'), '')
-  lu.assertEquals(complete('record.size.x'), '')
-  env.layer = kv.attention(kv.mha, { hidden_size = 4, num_attention_heads = 1, head_dim = 4 })
-  lu.assertEquals(complete('layer:'), 'layer:full') -- what modules of the library call is not for the prompt
-  lu.assertFalse(called)
-end
-
--- --- a real terminal --------------------------------------------------------------------------------
-
-local Terminal = {}
-Terminal.__index = Terminal
-
--- start(options): a session on a pseudo-terminal. options.readline = false hides the readline library.
-local function start(options)
-  local self = setmetatable({ dir = directory(), seen = 0 }, Terminal)
-  local launcher, fifo = self.dir .. '/launch.lua', self.dir .. '/keys'
-  self.log = self.dir .. '/log'
-  self.state = options.state or self.dir .. '/state'
-  local file = assert(io.open(launcher, 'w'))
-  file:write(options.readline == false and "require('kvlab.core').readline.open = function() return false end\n" or '',
-    LAUNCHER)
-  file:close()
-  os.execute('mkfifo ' .. quote(fifo))
-  -- The sanitizer's run-time belongs to lua5.4 alone, and readline keeps memory to its end.
-  local preload = os.getenv('LD_PRELOAD') or ''
-  -- A plain sh dies of the Ctrl-C that its child survives, unless it has a trap of its own.
-  local command = ('trap : INT; %s lua5.4 %s; echo exit=$?'):format(
-    preload ~= '' and 'LD_PRELOAD=' .. quote(preload) .. ' ASAN_OPTIONS=detect_leaks=0' or '',
-    quote(launcher))
-  self.process = io.popen(('unset LD_PRELOAD; TERM=dumb INPUTRC=/dev/null HOME=%s XDG_STATE_HOME=%s '
-    .. 'timeout 60 script -qfc %s %s < %s > /dev/null 2>&1'):format(quote(self.dir), quote(self.state),
-    quote(command), quote(self.log), quote(fifo)))
-  self.keys = assert(io.open(fifo, 'w'))
-  self.keys:setvbuf('no')
-  return self
-end
-
-function Terminal:wait(text)
-  for _ = 1, 400 do
-    local log = slurp(self.log)
-    if #log > 1000000 then error('the session prints without end: ' .. log:sub(-200), 2) end
-    local from, to = log:find(text, self.seen + 1, true)
-    if from then
-      self.seen = to
-      return
-    end
-    os.execute('unset LD_PRELOAD; sleep 0.03')
+-- A nil that is only looked at is no error.
+function TestHints:test_a_nil_that_is_shown()
+  local cases = {
+    { 'laoyut', "-- there is no 'laoyut'; did you mean 'layout'?\n" },
+    { 'L = kv.layout "swa"\nL.widhts', "-- there is no 'widhts'; did you mean 'L.widths'?\n" },
+    { 'kv.zeros(2).shpae', '' }, -- what is before the dot would have to be called
+    { 't = kv.zeros(2)\nt.shpae', "-- there is no 'shpae'; did you mean 't.shape'?\n" },
+    { 't = { value = 1 }\nt.valeu', "-- there is no 'valeu'; did you mean 't.value'?\n" },
+    { 'layout = nil\nnil', '' },
+    { 'local width = 4\nwidth', "-- 'width' was local to the line that made it: write width = ... without local\n" },
+  }
+  for _, case in ipairs(cases) do
+    local code, out, err = piped(case[1])
+    lu.assertEquals({ code, out, err }, { 0, 'nil\n', case[2] }, case[1])
   end
-  error(('waited for %q, the terminal shows:\n%s'):format(text, slurp(self.log):sub(self.seen + 1)), 2)
 end
 
--- Types `keys`, then waits for each text in turn.
-function Terminal:type(keys, ...)
-  self.keys:write(keys)
-  for _, text in ipairs { ... } do self:wait(text) end
+function TestHints:test_the_last_error_can_be_explained()
+  local code, out, err = piped('kv.count(kv.layout "swa", { conetxt = 1 })\nhelp(_e)')
+  lu.assertEquals(code, 1)
+  lu.assertEquals(err, "count: unknown option 'conetxt'; did you mean 'context'?\n")
+  lu.assertStrContains(out, "error: : unknown ... '...'\n")
 end
 
-function Terminal:finish()
-  self.keys:close()
-  self.process:close()
-  local log = slurp(self.log)
-  os.execute('rm -r ' .. quote(self.dir))
-  return log
+TestLessons = {}
+
+-- What the prompt asks of the module of lessons, whoever writes it.
+local LESSONS = [[
+local words = {}
+package.loaded['kvlab.lesson'] = {
+  install = function(env)
+    assert(not env.answer, 'installed twice')
+    function env.lesson(name) words.running = name print('lesson ' .. name) end
+    function env.answer(x) print('answered ' .. x) end
+  end,
+  word = function(line)
+    local word = line:match('^%s*(%l+)%s*$')
+    if word == 'broken' then error 'a broken word' end
+    if not words.running or word ~= 'next' and word ~= 'quit' then return false end
+    print('word ' .. word)
+    if word == 'quit' then words.running = nil end
+    return true
+  end,
+}
+]]
+
+function TestLessons:test_words_go_to_the_lesson_that_runs()
+  local code, out, err = piped('next { 7 }\nlesson "csa"\nnext\nx = 4\nanswer(x)\nfor i = 1, 1 do\nnext\n{} end\nquit\ntype(next)\n',
+    nil, LESSONS)
+  lu.assertEquals({ code, out, err }, { 0, '1\t7\nlesson csa\nword next\nanswered 4\nword quit\nfunction\n', '' })
 end
 
-local has_readline = require('kvlab.core').readline.open(function() end)
-
-TestTerminal = {}
-
-local function session(readline)
-  local s = start { readline = readline }
-  s:wait('Ctrl-D ends.') s:wait('kvlab> ')
-  s:type('1 + 41\n', '42', 'kvlab> ')
-  -- during evaluation, in a plain loop, a loop that catches errors, a coroutine
-  for _, loop in ipairs { 'print("go".."ing") while true do end',
-    'print("go".."ing") while true do pcall(function() while true do end end) end',
-    'print("go".."ing") coroutine.wrap(function() while true do end end)()' } do
-    s:type(loop .. '\n', 'going')
-    s:type('\3', 'interrupted', 'kvlab> ')
-  end
-  -- at the prompt: the line is cleared, and the next one is evaluated alone
-  s:type('nonsense nonsense')
-  if readline ~= false then s:wait('nonsense nonsense') else os.execute('sleep 0.3') end
-  s:type('\3', 'kvlab> ')
-  s:type('\3', 'kvlab> ')
-  s:type('2 + 3\n', '5', 'kvlab> ')
-  -- in the middle of an unfinished input
-  s:type('for i = 1, 2 do\n', '>> ')
-  s:type('\3', 'kvlab> ')
-  s:type('"al" .. "ive"\n', 'alive', 'kvlab> ')
-  s:type('error "boo"\n', 'boo', 'kvlab> ')
-  lu.assertStrContains(slurp(s.state .. '/kvlab/history'), '1 + 41\n') -- while the session still runs
-  s:type('\4', 'exit=0')
-  local history = slurp(s.state .. '/kvlab/history')
-  lu.assertStrContains(history, '2 + 3\nfor i = 1, 2 do\n"al" .. "ive"\nerror "boo"\n')
-  local log = s:finish()
-  lu.assertNotStrContains(log, 'traceback')
-  lu.assertNotStrContains(log, 'syntax error')
-end
-
-function TestTerminal:test_session_without_readline() session(false) end
-
-function TestTerminal:test_session_with_readline()
-  lu.skipIf(not has_readline, 'the readline library is not installed')
-  session(true)
-end
-
-function TestTerminal:test_readline_completes_and_recalls()
-  lu.skipIf(not has_readline, 'the readline library is not installed')
-  local state = directory()
-  os.execute('mkdir ' .. quote(state .. '/kvlab'))
-  local file = io.open(state .. '/kvlab/history', 'w')
-  file:write('"from" .. "before"\n')
-  file:close()
-  local s = start { state = state }
-  s:wait('kvlab> ')
-  s:type('\16\n', 'frombefore', 'kvlab> ') -- Ctrl-P: the last line
-  s:type('kv.json.enc\t{7}\n', '[7]', 'kvlab> ')
-  s:type('\27[A\n', '[7]', 'kvlab> ') -- the arrow key, several bytes
-  s:type('\18before', 'before') -- Ctrl-R search, given up by Ctrl-C
-  s:type('\3', 'kvlab> ')
-  s:type('40 + 2\n', '42', 'kvlab> ')
-  s:type('\4', 'exit=0')
-  s:finish()
-  os.execute('rm -r ' .. quote(state))
-end
-
-function TestTerminal:test_unwritable_history_is_noted_once()
-  local s = start { state = '/proc/nowhere', readline = false }
-  s:wait('the history is not kept') s:wait('kvlab> ')
-  s:type('1 + 1\n', '2', 'kvlab> ')
-  s:type('2 + 2\n', '4', 'kvlab> ')
-  s:type('\4', 'exit=0')
-  local _, notes = s:finish():gsub('history is not kept', '')
-  lu.assertEquals(notes, 1)
+function TestLessons:test_a_failing_word_does_not_end_the_session()
+  local code, out, err = piped('broken\n1 + 1\n', nil, LESSONS)
+  lu.assertEquals({ code, out }, { 1, '2\n' })
+  lu.assertStrContains(err, 'a broken word')
 end
 
 check.main()
