@@ -111,7 +111,7 @@ local function show(session, at)
     end
   end
   if not ok and why ~= 'interrupted' then
-    put_text(session, ("A name that this lesson made may mean something else by now; lesson('%s', %d) makes them again.")
+    put_text(session, ("A name of this lesson may mean something else by now; lesson('%s', %d) makes them again.")
       :format(here.lesson.name, at))
   end
   put(session)

@@ -78,7 +78,7 @@ function lessons.find(name)
 end
 
 -- --- text ---------------------------------------------------------------------------------------------
--- lines(text) -> its lines without the indentation that they share. The first line counts by itself: it follows `[[`.
+-- lines(text) -> its lines without the indentation they share; the first, after `[[`, counts by itself.
 function lessons.lines(text)
   local list, least = {}, math.huge
   for line in (text .. '\n'):gmatch('(.-)[ \t]*\n') do list[#list + 1] = line end
@@ -93,7 +93,7 @@ function lessons.lines(text)
   return list
 end
 
--- wrapped(text, width) -> lines. Paragraphs are filled to the width; lines that begin with two spaces stay as they are.
+-- wrapped(text, width) -> lines. Paragraphs are filled; lines that begin with two spaces stay.
 function lessons.wrapped(text, width)
   local out, words = {}, nil
   local function finish()

@@ -32,16 +32,16 @@ of tokens 1 to 1,000 together? (With a cache it is 1,000.)]],
       working = '1 + 2 + ... + 1000 = 1000 x 1001 / 2 = 500,500, five hundred times as many as with a cache.' } },
 
   { text = [[
-The price is memory. A model has many layers, and in multi-head attention (MHA) each layer has many heads, each with keys
-and values of its own. DeepSeek-V2 with plain MHA would have 60 layers of 128 heads, with 128 numbers for a key and 128
-for a value, 2 bytes each (BF16). kv.count reads the same from a layout.]],
+The price is memory. A model has many layers, and in multi-head attention (MHA) each layer has many heads, each with
+keys and values of its own. DeepSeek-V2 with plain MHA would have 60 layers of 128 heads, with 128 numbers for a key and
+128 for a value, 2 bytes each (BF16). `kv.count` reads the same from a layout.]],
     code = [[
 by_hand = 60 * 128 * (128 + 128) * 2
 mha = kv.count(kv.preset 'mha')
 print(by_hand, mha.store.bytes_per_token)]],
     ask = { question = [[
 That is 3.9 MB for one token. How many bytes does a request with a context of 131,072 tokens keep? (An expression is as
-good as a number, such as answer(2*3).)]],
+good as a number, such as `answer(2*3)`.)]],
       answer = 'by_hand * 131072',
       hint = 'Every token of the context keeps its 3,932,160 bytes.',
       working = '3,932,160 x 131,072 = 515,396,075,520 bytes, 515 GB for a single request.',
@@ -54,7 +54,7 @@ memory can be read.]],
     code = [[
 read = mha.read.total_bytes:tonumber()
 print(('one token reads %.0f GB'):format(read / 1e9))
-print(('at 3,000 GB/s that takes %.0f milliseconds'):format(read / 3e12 * 1000))]] },
+print(('at 3,000 GB/s that takes %.0f ms'):format(read / 3e12 * 1000))]] },
 
   { text = [[
 What can be made smaller? The bytes per token are a product of four factors:
@@ -64,16 +64,18 @@ What can be made smaller? The bytes per token are a product of four factors:
     x  bytes of a number
     /  tokens that share one stored vector (the compression ratio)
 
-kv.factors splits any layout so. The first line is MHA; the others are what DeepSeek built from 2024 on, and every lesson
-that follows explains one of the changes.]],
+`kv.factors` splits any layout so; where layers differ, the width and the others are means. The first line is MHA, the
+others are what DeepSeek built from 2024 on. Every lesson that follows explains one of the changes.]],
     code = [[
+models = { 'mha', 'v2', 'v3.2', 'v4-flash', 'v4.1-flash' }
 function show(name)
-  local n = kv.count(kv.preset(name))
-  local f, line = kv.factors(n), '%-10s %6.0f x %2.0f x %.3f / %4.2f = %12.2f bytes per token'
-  print(line:format(name, f.width:tonumber(), f.layers:tonumber(), f.bytes:tonumber(),
-    f.ratio:tonumber(), n.store.bytes_per_token:tonumber()))
+  local f = kv.factors(kv.count(kv.preset(name)))
+  for factor, exact in pairs(f) do f[factor] = exact:tonumber() end
+  local product = f.width * f.layers * f.bytes / f.ratio
+  print(('%-10s %5.0f x %2.0f x %.3f / %4.2f = %10.2f bytes'):format(name,
+    f.width, f.layers, f.bytes, f.ratio, product))
 end
-for _, name in ipairs { 'mha', 'v2', 'v3.2', 'v4-flash', 'v4.1-flash' } do show(name) end]] },
+for _, name in ipairs(models) do show(name) end]] },
 
   { text = [[
 The product can be asked about models that nobody has built. Say 10 layers store a vector of 512 numbers in 2 bytes each,
@@ -107,12 +109,13 @@ less than MHA is that, to the nearest whole number?]],
       working = '3,932,160 / 69,120 = 56.9: about 57 times less, and every head keeps its own keys and values.' } },
 
   { text = [[
-This is the whole way, from 3.9 MB to 890 bytes. The axis is logarithmic: equal steps are equal ratios. You can type Lua
-at any point of a lesson, such as show 'v3', or change a layout and count again.]],
+This is the whole way, from 3.9 MB to 890 bytes. The axis is logarithmic: equal steps are equal ratios. You can type
+Lua at any point of a lesson, such as `show 'v3'`, or change a number and draw again.]],
     code = [[
 rows = {}
-for i, name in ipairs { 'mha', 'v2', 'v3.2', 'v4-flash', 'v4.1-flash' } do
-  rows[i] = { name, kv.count(kv.preset(name)).store.bytes_per_token:tonumber() }
+for i, name in ipairs(models) do
+  n = kv.count(kv.preset(name)).store.bytes_per_token
+  rows[i] = { name, n:tonumber() }
 end
-plot.bars { title = 'KV cache', unit = 'bytes per token', scale = 'log', width = 40, rows = rows }]] },
+plot.bars { scale = 'log', unit = 'bytes a token', width = 38, rows = rows }]] },
 } }
