@@ -89,11 +89,12 @@ layer is in one of three modes:
            selected, Full or Reindex
 
 Only Full stores anything for the whole context. All three have a query and a window of recent tokens of their own, and
-compute their own attention: what is shared is what is read, not the result.]],
+compute their own attention: what is shared is what is read, not the result. (Full does not mean dense: it reads the best k
+only.) A layout without sizes of its own, as these are, is counted with those of V4.1-Flash.]],
     code = [[
 line = '%-16s | %9s | %9s | %9s'
 print(line:format('bytes', 'per token', 'KV read', 'keys read'))
-for _, text in ipairs { 'full/2*6', 'full/2 reindex*5', 'full/2 reuse*5' } do
+for text in ('full/2*6,full/2 reindex*5,full/2 reuse*5'):gmatch '[^,]+' do
   local n = kv.count(kv.layout(text), { context = 131072 })
   print(line:format(text, n.store.bytes_per_token, n.read.kv_bytes,
     n.read.index_bytes))
@@ -108,7 +109,8 @@ The three lines differ in two places. Full against Reindex: the same reads, but 
 longer store what the first has stored. Reindex against Reuse: the same storage, but a sixth of the search keys, since five
 layers no longer search. The KV that attention reads is the same in all three, because each of the six layers reads 512
 entries whoever stores them. Here is a small model with real caches, that has taken 40 tokens: what each layer holds,
-and what the next step reads of its window, of entries and of keys.]],
+and what the next step reads of its window, of entries and of keys. Each holds the 8 rows of its window, 1,024 bytes; only
+Full also holds 20 entries and 20 keys.]],
     code = [[
 toy.vocab_size = 100
 m = kv.model('swa full/2 reindex reuse', toy)
@@ -130,7 +132,8 @@ end]],
 This is the layout of V4.1-Flash: 20 encoder layers, a cut, 20 decoder layers. The first line of letters says whose entries
 a layer reads, the second whose selection: a capital letter makes something, the same small letter borrows it. Two layers
 have a window only; the encoder has three groups of [Full, Reuse x 5], each with its own entries. In the decoder one Full
-layer stores for all 20, and four Reindex layers look again.]],
+layer stores for all 20, and four Reindex layers look again
+(inside a pool, {pool=2048x8}; that is the next lesson).]],
     code = [[
 flash = kv.preset 'v4.1-flash'
 function letters(of, L)
@@ -186,17 +189,16 @@ variants = {
   { 'Reuse for Reindex', change('reindex', kv.reuse) },
   { 'nothing shared', kv.layout 'swa*2 full/2*18 | full/1*20' },
 }
-stored, read = {}, {}
+stored, keys = {}, {}
 for i, v in ipairs(variants) do
   local n = kv.count(v[2], { context = 131072 })
   stored[i] = { v[1], n.store.bytes_per_token:tonumber() }
-  read[i] = { v[1], { n.read.kv_bytes:tonumber() / 1e6,
-    n.read.index_bytes:tonumber() / 1e6 } }
+  keys[i] = { v[1], n.read.index_bytes:tonumber() / 1e6 }
 end
 print(plot.bars { title = 'Stored', unit = 'bytes per token', width = 36,
   rows = stored })
-print(plot.bars { title = 'Read by a step, 131,072 tokens', unit = 'MB',
-  width = 36, parts = { 'KV', 'search keys' }, rows = read })]],
+print(plot.bars { title = 'Search keys read by a step at 131,072 tokens',
+  unit = 'MB', width = 36, rows = keys })]],
     ask = { question = 'With Full in place of Reindex, how many bytes per token?',
       answer = "kv.count(change('reindex', kv.full)).store.bytes_per_token",
       hint = 'Four more layers store an entry and a key for every token.',
