@@ -97,7 +97,7 @@ end]],
     ask = { question = 'In how many of the 32 channels is zero read back, with the outlier?',
       answer = 'two:roundtrip(loud):eq(0):sum()',
       hint = 'two:roundtrip(loud):eq(0) has a 1 for each; :sum() counts them.',
-      working = 'All but a few stand beside the outlier. Without it there are',
+      working = 'All but one stand beside the outlier. Without it there are',
       code = 'two:roundtrip(row):eq(0):sum()' } },
 
   { text = [[
