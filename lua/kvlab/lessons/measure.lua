@@ -44,20 +44,20 @@ every 2 tokens, 5 decoder layers one for every token.)]],
       working = '13,000 keys of 68 bytes are the 884,000 bytes that were measured.' } },
 
   { text = [[
-The same for all five, at a few hundred tokens; MHA gets only 4, since 300 of its tokens would fill more than a gigabyte.
+The same for all five, at a few hundred tokens; MHA gets only 4, since 200 of its tokens would fill most of a gigabyte.
 `kvlab measure v4.1-flash` does it from the shell, at 131,072 tokens in a few seconds.]],
     code = [[
 for _, name in ipairs(models) do
-  local N = name == 'mha' and 4 or 300
+  local N = name == 'mha' and 4 or 200
   local r = kv.measure(kv.preset(name), { context = N })
   print(('%-10s stored %9d  read %9d + %7d  %s'):format(name,
     r.measured.store_bytes, r.measured.kv_bytes, r.measured.index_bytes,
     r.equal and 'as computed' or 'NOT as computed'))
 end]],
-    ask = { question = 'V2 stores (512 + 64) x 2 bytes in each of 60 layers. How many bytes are 300 tokens?',
-      answer = '300 * 60 * (512 + 64) * 2',
-      hint = '300 x 69,120.',
-      working = '300 x 69,120 = 20,736,000: to the byte what the caches said.' } },
+    ask = { question = 'V2 stores (512 + 64) x 2 bytes in each of 60 layers. How many bytes are 200 tokens?',
+      answer = '200 * 60 * (512 + 64) * 2',
+      hint = '200 x 69,120.',
+      working = '200 x 69,120 = 13,824,000: to the byte what the caches said.' } },
 
   { text = [[
 "Bytes per token" is the slope of a long context. In detail a cache grows by steps: an entry exists only when its block is
