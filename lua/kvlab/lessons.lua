@@ -64,7 +64,7 @@ end
 -- find(name) -> the lesson of that name or number; raises, with the nearest name, when there is none.
 function lessons.find(name)
   if type(name) ~= 'string' and type(name) ~= 'number' then
-    error(("lesson: expected the name of a lesson, such as '%s', not a %s"):format(lessons.all()[1].name, type(name)), 0)
+    error(("lesson: expected a name, such as '%s', not a %s"):format(lessons.all()[1].name, type(name)), 0)
   end
   for _, lesson in ipairs(lessons.all()) do
     if lesson.name == name or lesson.number == name then return lesson end
