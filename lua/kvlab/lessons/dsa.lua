@@ -47,7 +47,7 @@ pick(3)]],
   { text = [[
 Every token picks for itself. The picture shows sixteen tokens with random queries and keys, k = 4: a row is a token
 that reads, shades are scores, `o` marks what it picked. The first four tokens see no more than four positions and
-take them all. Position 2 was left out by the tokens 5 to 11, and token 12 picks it: nothing can be thrown away.]],
+take them all. Position 1 was left out by the tokens 8 to 11, and token 12 picks it: nothing can be thrown away.]],
     code = [[
 T = 16
 r = kv.index { q = kv.random { 1, T, 8, 8, seed = 1 },
@@ -60,8 +60,8 @@ for t, picks in ipairs(r.top[1]:totable()) do
     if s >= 0 then marks[#marks + 1] = { t, s + 1, 'o' } end
   end
 end
-plot.heat { values = r.scores[1], marks = marks, width = 60, rows = ids,
-  columns = ids, legend = { { 'o', 'picked' } }, x = 'position', y = 'token' }]] },
+plot.heat { values = r.scores[1], rows = ids, columns = ids, marks = marks,
+  legend = { { 'o', 'picked' } }, x = 'position', y = 'token', width = 60 }]] },
 
   { text = [[
 The main attention then works with the picked positions. There are two ways to write that. A mask adds 0 to the
@@ -84,9 +84,9 @@ rows stay, and the indexer's keys come on top. In BF16, a layer of V3.2 keeps 57
     code = [[
 for _, name in ipairs { 'v3', 'v3.2' } do
   n = kv.count(kv.preset(name), { records = 'bf16' })
-  bytes, read = n.store.bytes_per_token:tonumber(), n.read.total_bytes:tonumber()
-  print(('%-5s stores %6d B a token, a step reads %5.2f GB'):format(name, bytes,
-    read / 1e9))
+  print(("%-5s stores %d B, a step reads %.2f GB"):format(name,
+    n.store.bytes_per_token:tonumber(),
+    n.read.total_bytes:tonumber() / 1e9))
 end]],
     ask = { question = 'By how many percent does storage grow from V3 to V3.2 in BF16?',
       answer = '128 / 576 * 100',
