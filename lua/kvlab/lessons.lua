@@ -32,7 +32,8 @@ function lessons.check(lesson, where)
     local place = ('%s, step %d'):format(where, i)
     need(options.check(step, STEP, place, 'field'), { 'text' }, place)
     if step.ask then
-      need(options.check(step.ask, ASK, place .. ', ask', 'field'), { 'question', 'answer', 'hint', 'working' }, place)
+      place = place .. ', ask'
+      need(options.check(step.ask, ASK, place, 'field'), { 'question', 'answer', 'hint', 'working' }, place)
     end
   end
   return lesson
@@ -120,10 +121,10 @@ end
 local function compile(code, env)
   local lines = lessons.lines(code)
   for first = 1, #lines do
-    local before = table.concat(lines, '\n', 1, first - 1)
+    local before = table.concat(lines, '\n', 1, first - 1) .. (first > 1 and '\n' or '')
     local last = 'return ' .. table.concat(lines, '\n', first)
     if load(before, CHUNK, 't', env) and load(last, CHUNK, 't', env) then
-      return load(before .. '\n' .. last, CHUNK, 't', env)
+      return load(before .. last, CHUNK, 't', env)
     end
   end
   return load(table.concat(lines, '\n'), CHUNK, 't', env)

@@ -22,9 +22,10 @@ Four rows have the score 0, and e^z is 4. How much weight do the rows get togeth
       working = '4 / (4 + 4) = 0.5; the other half goes to the sink and adds nothing. `kv.attend` says the same:',
       code = [[
 ones, c = kv.ones(1, 4, 1), { 1, 1 } -- 4 rows; key and value: column 1
-out = kv.attend { q = kv.zeros(1, 1, 1, 1), sink = kv.tensor { math.log(4) },
+out = kv.attend { q = kv.zeros(1, 1, 1, 1),
+  sink = kv.tensor { math.log(4) },
   sources = { { rows = ones, key = c, value = c, see = 'all' } } }
-('%.3f'):format(out:item())]] } },
+print(('%.3f'):format(out:item()))]] } },
 
   { text = [[
 The second part: an entry E is key and value at once, for all heads. There are no weights that expand it for a head,
@@ -75,8 +76,8 @@ for _, at in ipairs { 10, 1000, 100000 } do
     or 'changed'))
 end]],
     ask = { question = [[
-Only the last 64 of the 512 channels of an entry are rotated in V4. Which part of an output channel by channel has
-to be turned back, in percent?]],
+Only the last 64 of the 512 channels of an entry are rotated in V4. How many percent of an output have to be turned
+back?]],
       answer = '64 / 512 * 100',
       tolerance = 0.01,
       hint = '64 of 512 channels.',
