@@ -61,8 +61,8 @@ end]] } },
 Like an HCA entry it goes through RMSNorm and is rotated by RoPE to the position of the first token of its own
 block, 4 b; that it also looked at the block before does not change this. Now to the choice. The index keys come
 from a second compressor with weights of its own: the same blocks, the same overlap, but narrower (128 instead of
-512 numbers). So key s and entry s stand for the same tokens, and a picked number of a key is the number of an
-entry.]],
+512 numbers). So key s and entry s stand for the same tokens, and the number of a picked key is the number of the
+entry to read.]],
     code = [[
 Ck, Zk = kv.random { 16, 6, seed = 4 }, kv.random { 16, 6, seed = 5 }
 keys = kv.compressor { ratio = m, width = 3, overlap = true }

@@ -30,9 +30,10 @@ print(I)]],
       working = '1 x max(0, 4) + 0.75 x max(0, 1) = 4.75.' } },
 
   { text = [[
-The best k positions of this ranking are read; V3.2 takes 2,048. Here k = 3. `kv.index` does all of it: it scores
-and selects. Of equal scores the earlier position wins, and the list is in the order of positions, which count from
-0.]],
+The best k positions of this ranking are read. V3.2 has 64 indexer heads of width 128 and takes 2,048 positions; it
+was trained so that the ranking follows the weights of the main attention. Here k = 3. `kv.index` does all of it: it
+scores and selects. Of equal scores the earlier position wins, and the list is in the order of positions, which
+count from 0.]],
     code = [[
 function pick(k)
   return kv.index { q = Q:reshape(1, 1, 2, 3), w = w:reshape(1, 1, 2),

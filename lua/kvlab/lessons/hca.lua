@@ -81,7 +81,8 @@ plot.strip { rows = { picture(3), picture(4), picture(5), picture(6) },
       working = 'One entry and four rows: 5. Tokens 4 to 6 are read through the window only, token 3 in both ways.' } },
 
   { text = [[
-One token later block 1 is complete, by the very token that reads: its own token counts.]],
+One token later block 1 is complete, by the very token that reads: its own token counts. Nothing is taken out of the
+window for it.]],
     code = [[
 plot.strip { rows = { picture(6), picture(7) }, from = 0, x = 'token' }]],
     ask = { question = 'How many rows does token 7 read?',

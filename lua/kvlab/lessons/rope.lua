@@ -44,7 +44,8 @@ end]] },
 
   { text = [[
 With all pairs together the score of a query with an equal key falls off with distance. Each pair adds the cosine of
-its angle; the picture shows their mean. Near tokens stand out, and no distance looks like another one.]],
+its angle; the picture shows their mean. Near tokens stand out, and all frequencies together keep far ones from
+looking near.]],
     code = [[
 points = {}
 for distance = 0, 60 do

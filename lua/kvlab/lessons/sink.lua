@@ -112,7 +112,8 @@ print('the same:', (o:matmul(one) - y):abs():max() < 1e-4)]] },
   { text = [[
 Now a whole HCA layer can be written down: queries, the window, entries, one softmax over both with a sink, the
 output turned back, the output projection (here a plain one). It is what `kv.attention` does, with the names that
-released checkpoints have. CSA differs only in overlapping entries and in the list of the indexer.]],
+released checkpoints have. CSA differs in overlapping entries and in the list of the indexer. (V4 also norms each
+query head before it is rotated; this toy does not.)]],
     code = [[
 A = kv.attention(kv.hca { ratio = 4 }, { hidden_size = 64,
   num_attention_heads = 4, head_dim = 32, qk_rope_head_dim = 16,
