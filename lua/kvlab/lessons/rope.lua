@@ -29,7 +29,7 @@ What is the score of a query (1, 0) at position 12 with a key (1, 0) at position
       answer = '(turn({ 1, 0 }, 12) * turn({ 1, 0 }, 4)):sum()',
       tolerance = 0.05,
       hint = 'Only the distance counts: the cosine of 12 - 4 radians. The function `turn` is still there.',
-      working = 'cos(8) = -0.1455: after 8 radians, more than a full turn, the two point away from each other.' } },
+      working = 'cos(8) = -0.1455: after 8 radians, more than a full turn, they are almost at right angles.' } },
 
   { text = [[
 One pair is not enough: it comes back to where it was after 6.3 positions, so near and far look alike. DeepSeek
