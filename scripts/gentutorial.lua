@@ -8,9 +8,10 @@ if arg[1] and arg[1] ~= '--check' or arg[2] then
   io.stderr:write(("gentutorial: unknown option '%s'; usage: gentutorial.lua [--check]\n"):format(arg[2] or arg[1]))
   os.exit(2)
 end
--- Pictures are drawn as the locale can show them; these are always in UTF-8.
-if os.getenv 'LC_ALL' ~= 'C.UTF-8' then
-  local _, _, status = os.execute(("LC_ALL=C.UTF-8 lua5.4 '%s' %s"):format(arg[0]:gsub("'", [['\'']]), arg[1] or ''))
+-- Pictures are drawn as the terminal can show them; these are always in UTF-8 and 80 columns.
+if os.getenv 'LC_ALL' ~= 'C.UTF-8' or os.getenv 'COLUMNS' ~= '80' then
+  local _, _, status = os.execute(("LC_ALL=C.UTF-8 COLUMNS=80 lua5.4 '%s' %s"):format(arg[0]:gsub("'", [['\'']]),
+    arg[1] or ''))
   os.exit(status)
 end
 

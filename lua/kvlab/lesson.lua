@@ -8,6 +8,7 @@
 -- Progress is a file of lines `NAME STEP` and `NAME done` (kvlab.state); of each lesson the last line counts.
 local format = require 'kvlab.format'
 local lessons = require 'kvlab.lessons'
+local screen = require 'kvlab.plot.screen'
 local state = require 'kvlab.state'
 
 local lesson = {}
@@ -17,10 +18,7 @@ local sessions = setmetatable({}, { __mode = 'k' }) -- by environment
 local pending -- the lesson that the next session begins with
 
 -- --- writing ------------------------------------------------------------------------------------------
-local function columns()
-  local given = math.tointeger(tonumber(os.getenv('COLUMNS') or '')) or MOST_COLUMNS
-  return math.max(20, math.min(given, MOST_COLUMNS))
-end
+local function columns() return math.max(20, math.min(screen.columns(), MOST_COLUMNS)) end
 
 local function put(session, ...) session.write(table.concat({ ... }) .. '\n') end
 

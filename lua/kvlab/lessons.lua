@@ -32,7 +32,8 @@ function lessons.check(lesson, where)
     local place = ('%s, step %d'):format(where, i)
     need(options.check(step, STEP, place, 'field'), { 'text' }, place)
     if step.ask then
-      need(options.check(step.ask, ASK, place .. ', ask', 'field'), { 'question', 'answer', 'hint', 'working' }, place)
+      place = place .. ', ask'
+      need(options.check(step.ask, ASK, place, 'field'), { 'question', 'answer', 'hint', 'working' }, place)
     end
   end
   return lesson
@@ -64,7 +65,7 @@ end
 -- find(name) -> the lesson of that name or number; raises, with the nearest name, when there is none.
 function lessons.find(name)
   if type(name) ~= 'string' and type(name) ~= 'number' then
-    error(("lesson: expected the name of a lesson, such as '%s', not a %s"):format(lessons.all()[1].name, type(name)), 0)
+    error(("lesson: expected a name, such as '%s', not a %s"):format(lessons.all()[1].name, type(name)), 0)
   end
   for _, lesson in ipairs(lessons.all()) do
     if lesson.name == name or lesson.number == name then return lesson end
@@ -120,10 +121,10 @@ end
 local function compile(code, env)
   local lines = lessons.lines(code)
   for first = 1, #lines do
-    local before = table.concat(lines, '\n', 1, first - 1)
+    local before = table.concat(lines, '\n', 1, first - 1) .. (first > 1 and '\n' or '')
     local last = 'return ' .. table.concat(lines, '\n', first)
     if load(before, CHUNK, 't', env) and load(last, CHUNK, 't', env) then
-      return load(before .. '\n' .. last, CHUNK, 't', env)
+      return load(before .. last, CHUNK, 't', env)
     end
   end
   return load(table.concat(lines, '\n'), CHUNK, 't', env)
