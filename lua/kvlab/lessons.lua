@@ -15,7 +15,7 @@ local CHUNK <const> = '=lesson'
 
 -- --- files --------------------------------------------------------------------------------------------
 local folder = debug.getinfo(1, 'S').source:match('^@(.*)%.lua$')
-local LESSON = { 'number', 'name', 'title', 'steps' }
+local LESSON, NEEDED = { 'number', 'name', 'title', 'steps', 'varies' }, { 'number', 'name', 'title', 'steps' }
 local STEP = { 'text', 'code', 'ask' }
 local ASK = { 'question', 'answer', 'tolerance', 'hint', 'working', 'code' }
 
@@ -27,7 +27,7 @@ function lessons.check(lesson, where)
       if t[name] == nil then error(("%s: no '%s'"):format(place, name), 0) end
     end
   end
-  need(lesson, LESSON, where)
+  need(lesson, NEEDED, where)
   for i, step in ipairs(lesson.steps) do
     local place = ('%s, step %d'):format(where, i)
     need(options.check(step, STEP, place, 'field'), { 'text' }, place)

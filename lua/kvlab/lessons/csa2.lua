@@ -1,10 +1,10 @@
 -- CSA2: compression without overlap, keys made from entries, and layers that share both.
 return { number = 8, name = 'csa2', title = 'CSA2: no overlap, and layers that share', steps = {
   { text = [[
-DeepSeek-V4.1 calls its compressed sparse attention CSA2. Two things change inside a layer. The first is which tokens an
-entry is made of. A small trick shows it: give token t the candidate row that is 1 in column t and 0 elsewhere, and scores
-of 0. Then an entry is the list of weights that its tokens have. In CSA an entry pools its own block of m tokens and the
-block before it; in CSA2 its own block only, so each token is in exactly one entry.]],
+DeepSeek-V4.1 calls its compressed sparse attention CSA2. Two things change inside a layer. The first is which
+tokens an entry is made of. A small trick shows it: give token t the candidate row that is 1 in column t and 0
+elsewhere, and scores of 0. Then an entry is the list of weights that its tokens have. In CSA an entry pools its own
+block of m tokens and the block before it; in CSA2 its own block only, so each token is in exactly one entry.]],
     code = [[
 function made_of(m, overlap)
   local one = kv.eye(8):unsqueeze(1)  -- 8 tokens; token t is 1 in column t
@@ -32,9 +32,9 @@ show('CSA2, m = 2, as in the encoder of V4.1', made_of(2, false))]],
       code = [[show('overlap, m = 2', made_of(2, true))]] } },
 
   { text = [[
-The decoder of V4.1 has m = 1: every token is an entry by itself. There is only one row to pool, a softmax over one score
-is 1 whatever the score is, and so the candidate comes out as it went in. "Compression" with m = 1 is no compression, and
-needs no scores.]],
+The decoder of V4.1 has m = 1: every token is an entry by itself. There is only one row to pool, a softmax over one
+score is 1 whatever the score is, and so the candidate comes out as it went in. "Compression" with m = 1 is no
+compression, and needs no scores.]],
     code = [[
 C = kv.random { 1, 6, 16, seed = 1 }  -- candidates of 6 tokens
 Z = kv.random { 1, 6, 16, seed = 2 }  -- scores
@@ -42,10 +42,10 @@ out = kv.compressor { ratio = 1, width = 16 }:push(C, Z)
 print('entries are the candidates:', out:equal(C))]] },
 
   { text = [[
-The second change is the search key, by which the indexer finds an entry. In CSA it came from a compressor of its own, which
-pooled the same tokens a second time. CSA2 has one compressor, and projects the key from what it gives: the pooled and
-normed row, before RoPE. Entry and key are then rotated each for itself. This is a CSA2 layer with made-up weights; the last
-line compares with the layer's own computation of which entries the newest token selects.]],
+The second change is the search key, by which the indexer finds an entry. In CSA it came from a compressor of its
+own, which pooled the same tokens a second time. CSA2 has one compressor, and projects the key from what it gives:
+the pooled and normed row, before RoPE. Entry and key are then rotated each for itself. This is a CSA2 layer with
+made-up weights; the last line compares with the layer's own computation of which entries the newest token selects.]],
     code = [[
 toy = { hidden_size = 64, num_attention_heads = 4, head_dim = 32,
   qk_rope_head_dim = 16, q_lora_rank = 32, sliding_window = 8,
@@ -71,26 +71,27 @@ found = kv.index { q = q, w = w, keys = { rows = keys }, ratio = 2, k = 4 }
 print('by hand', found.top[1][24])
 print('layer  ', select(2, A:full(x))[1][24])]],
     ask = { question = [[
-In V4.1-Flash a token is 5,120 numbers wide, an entry 512, a key 128. With m = 2 the weights that make entries and keys are
-two matrices from token to entry (candidates and scores) and one from entry to key. How many numbers are that?]],
+In V4.1-Flash a token is 5,120 numbers wide, an entry 512, a key 128. With m = 2 the weights that make entries and
+keys are two matrices from token to entry (candidates and scores) and one from entry to key. How many numbers are
+that?]],
       answer = '2 * 5120 * 512 + 512 * 128',
       hint = 'A matrix from a to b has a x b numbers.',
       working = [[
-2 x 5,120 x 512 + 512 x 128 = 5,308,416. As CSA makes them, twice as wide for the overlap and with a second compressor for
-the keys, it would be 2 x 5,120 x (1,024 + 256) = 13,107,200.]] } },
+2 x 5,120 x 512 + 512 x 128 = 5,308,416. As CSA makes them, twice as wide for the overlap and with a second
+compressor for the keys, it would be 2 x 5,120 x (1,024 + 256) = 13,107,200.]] } },
 
   { text = [[
-Entry and key now belong together, and can be handed on together. Until here every layer kept entries of its own. In CSA2 a
-layer is in one of three modes:
+Entry and key now belong together, and can be handed on together. Until here every layer kept entries of its own. In
+CSA2 a layer is in one of three modes:
 
   Full     makes entries and keys; selects the best k by its own index query
   Reindex  borrows entries and keys of the latest Full layer; selects anew
   Reuse    borrows the entries, and the selection of the latest layer that
            selected, Full or Reindex
 
-Only Full stores anything for the whole context. All three have a query and a window of recent tokens of their own, and
-compute their own attention: what is shared is what is read, not the result. (Full does not mean dense: it reads the best k
-only.) A layout without sizes of its own, as these are, is counted with those of V4.1-Flash.]],
+Only Full stores anything for the whole context. All three have a query and a window of recent tokens of their own,
+and compute their own attention: what is shared is what is read, not the result. (Full does not mean dense: it reads
+the best k only.) A layout without sizes of its own, as these are, is counted with those of V4.1-Flash.]],
     code = [[
 line = '%-16s | %9s | %9s | %9s'
 print(line:format('bytes', 'per token', 'KV read', 'keys read'))
@@ -105,12 +106,11 @@ end]],
       working = '2 Full layers x (288 + 68) bytes / 2 tokens = 356.' } },
 
   { text = [[
-The three lines differ in two places. Full against Reindex: the same reads, but a sixth of the storage, since five layers no
-longer store what the first has stored. Reindex against Reuse: the same storage, but a sixth of the search keys, since five
-layers no longer search. The KV that attention reads is the same in all three, because each of the six layers reads 512
-entries whoever stores them. Here is a small model with real caches, that has taken 40 tokens: what each layer holds,
-and what the next step reads of its window, of entries and of keys. Each holds the 8 rows of its window, 1,024 bytes; only
-Full also holds 20 entries and 20 keys.]],
+Full against Reindex: the same reads, a sixth of the storage. Reindex against Reuse: the same storage, a sixth of
+the search keys. The KV that attention reads is the same in all three, because each layer reads its 512 entries
+whoever stores them. Here is a small model with real caches that has taken 40 tokens: what each layer holds, and what
+the next step reads of its window, of entries and of keys. Each layer holds the 8 rows of its window, 1,024 bytes;
+only Full also holds 20 entries and 20 keys.]],
     code = [[
 toy.vocab_size = 100
 m = kv.model('swa full/2 reindex reuse', toy)
@@ -123,17 +123,18 @@ for i, read in ipairs(seq:reads().layers) do
   print(line:format(i, m.layout[i].kind, seq:stats().layers[i].stored_bytes,
     read.window_rows, read.selected_rows, read.index_rows))
 end]],
-    ask = { question = 'How many keys would a step read with two Reindex layers and no Reuse, full/2 reindex*2 (41 tokens)?',
+    ask = { question = [[
+How many keys would a step read with two Reindex layers and no Reuse, full/2 reindex*2 (41 tokens)?]],
       answer = '3 * (#seq // 2)',
       hint = 'Full reads all 20 keys of 41 tokens (2 tokens each; the last one is still alone). Who else does?',
       working = 'Full and both Reindex layers read the 20 keys each: 60.' } },
 
   { text = [[
-This is the layout of V4.1-Flash: 20 encoder layers, a cut, 20 decoder layers. The first line of letters says whose entries
-a layer reads, the second whose selection: a capital letter makes something, the same small letter borrows it. Two layers
-have a window only; the encoder has three groups of [Full, Reuse x 5], each with its own entries. In the decoder one Full
-layer stores for all 20, and four Reindex layers look again
-(inside a pool, {pool=2048x8}; that is the next lesson).]],
+This is the layout of V4.1-Flash: 20 encoder layers, a cut, 20 decoder layers. The first line of letters says whose
+entries a layer reads, the second whose selection: a capital letter makes something, the same small letter borrows
+it. Two layers have a window only; the encoder has three groups of [Full, Reuse x 5], each with its own entries. In
+the decoder one Full layer stores for all 20, and four Reindex layers look again (inside a pool, {pool=2048x8}; that
+is the next lesson).]],
     code = [[
 flash = kv.preset 'v4.1-flash'
 function letters(of, L)
@@ -150,35 +151,38 @@ end
 print(flash)
 print('entries   ' .. letters(flash.owner, flash))
 print('selection ' .. letters(flash.selector, flash))]],
-    ask = { question = 'Layers count from 1. At whose selection does layer 31 read its entries? flash:selector(31) computes it.',
+    ask = { question = [[
+Layers count from 1. At whose selection does layer 31 read its entries? flash:selector(31) computes it.]],
       answer = 'flash:selector(31)',
       hint = 'In the line of selections find the 31st letter, and the capital one before it.',
       working = 'Layer 29, a Reindex layer; it reads entries of layer 21, the Full one: flash:owner(31).' } },
 
   { text = [[
-Now the number. Three encoder layers store an entry every 2 tokens, one decoder layer an entry every token: 3/2 + 1 = 2.5
-entries per token for the whole model, each 288 bytes with a key of 68. That the compression ratio went down, from 4 in
-CSA to 2 and 1, costs little when 4 layers store instead of 41.]],
+Now the number. Three encoder layers store an entry every 2 tokens, one decoder layer an entry every token: 3/2 + 1
+= 2.5 entries per token for the whole model, each 288 bytes with a key of 68. That the compression ratio went down,
+from 4 in CSA to 2 and 1, costs little when 4 layers store instead of 41.]],
     code = [[
+function encoder_ratio(m)  -- m tokens to an entry of the encoder
+  return flash:map(function(l)
+    return l.ratio == 2 and l { ratio = m } or nil
+  end)
+end
 print((3 / 2 + 1) * (288 + 68))
 print(kv.count(flash).store.bytes_per_token)
 print(('1/%.0f of MHA'):format(60 * 128 * (128 + 128) * 2 / 890))]],
     ask = { question = 'What if the encoder compressed 4 tokens to one? Bytes per token, please.',
-      answer = [[kv.count(flash:map(function(l) return l.ratio == 2 and l { ratio = 4 } or nil end)).store.bytes_per_token]],
-      hint = '(3/4 + 1) x 356.',
-      working = '(3/4 + 1) x 356 = 623. L:map changes layers of a layout:',
+      answer = 'kv.count(encoder_ratio(4)).store.bytes_per_token',
+      hint = '(3/4 + 1) x 356, or kv.count(encoder_ratio(4)).store.bytes_per_token.',
+      working = '(3/4 + 1) x 356 = 623.',
       code = [[
-four = flash:map(function(l)
-  return l.ratio == 2 and l { ratio = 4 } or nil
-end)
-print(four)
-kv.count(four).store.bytes_per_token]] } },
+print(encoder_ratio(4))
+kv.count(encoder_ratio(4)).store.bytes_per_token]] } },
 
   { text = [[
-A layout is a value: change it and watch the bytes. Below are V4.1 as it is, with a decoder where every Reindex is a Full
-layer, with one where every Reindex is a Reuse, and without any sharing. Sharing entries saves storage, sharing selections
-saves reading of keys; each does its part. What they cost in quality the bytes do not say: the model is trained with its
-layout, and lesson 13 trains two.]],
+A layout is a value: change it and watch the bytes. Below are V4.1 as it is, with a decoder where every Reindex is a
+Full layer, with one where every Reindex is a Reuse, and without any sharing. Sharing entries saves storage, sharing
+selections saves reading of keys; each does its part. What they cost in quality the bytes do not say: the model is
+trained with its layout, and lesson 13 trains two.]],
     code = [[
 function change(from, to)
   return flash:map(function(l) return l.kind == from and to or nil end)

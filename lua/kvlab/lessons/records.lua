@@ -1,10 +1,11 @@
 -- Records: FP8 and FP4 by hand, scales, what an outlier does to its group, and error against bytes.
 return { number = 11, name = 'records', title = 'Records: FP8, FP4, scales and outliers', steps = {
   { text = [[
-Up to here a stored number had as many bytes as we liked. BF16 has 2; caches of today use 1 (FP8) or half a one (FP4). A float
-is a sign, e bits of exponent and m bits of mantissa, and the name says how many: E4M3 is the FP8 of these caches, E2M1 the
-FP4. With so few bits there are few numbers. Here are all that E2M1 has, not counting signs, and the first of E4M3 from 1 and
-from 256 on: within a power of two the steps are equal, in the next power of two they are twice as wide.]],
+Up to here a stored number had as many bytes as we liked. BF16 has 2; caches of today use 1 (FP8) or half a one
+(FP4). A float is a sign, e bits of exponent and m bits of mantissa, and the name says how many: E4M3 is the FP8 of
+these caches, E2M1 the FP4. With so few bits there are few numbers. Here are all that E2M1 has, not counting signs,
+and the first of E4M3 from 1 and from 256 on: within a power of two the steps are equal, in the next power of two
+they are twice as wide.]],
     code = [[
 function numbers(format, from, many)
   local first, list = kv.number.encode(format, from), {}
@@ -20,13 +21,14 @@ print('largest of E4M3 ' .. kv.number.info('e4m3').max)]],
     ask = { question = 'Storing rounds to the nearest of these. What is read back when 300 is stored as E4M3?',
       answer = "kv.number.decode('e4m3', kv.number.encode('e4m3', 300))",
       hint = 'Which number of the last list is nearest to 300?',
-      working = '288: the neighbours are 288 and 320. The error of 4 % is typical; it is at most half a step, 1/16 of the number.' } },
+      working = [[
+288: the neighbours are 288 and 320. The error of 4 % is typical; it is at most half a step, 1/16 of the number.]] } },
 
   { text = [[
-E2M1 ends at 6 and has nothing between 0 and 0.5, but the numbers of a cache may all be below 0.1. So they are divided by a
-scale before they are rounded, and multiplied by it when they are read. The scale is made for a group of neighbouring
-channels, and stored once for the group: the largest magnitude of the group (amax) is to become the largest number of the
-format. Here it is by hand.]],
+E2M1 ends at 6 and has nothing between 0 and 0.5, but the numbers of a cache may all be below 0.1. So they are
+divided by a scale before they are rounded, and multiplied by it when they are read. The scale is made for a group
+of neighbouring channels, and stored once for the group: the largest magnitude of the group (amax) is to become the
+largest number of the format. Here it is by hand.]],
     code = [[
 function round(x)  -- to the nearest number of E2M1
   return kv.number.decode('e2m1', kv.number.encode('e2m1', x))
@@ -50,10 +52,10 @@ show { 0.3, -1.2, 0.04, 0.75 }]],
       code = 'show { 0.3, 12, 0.04, 0.75 }' } },
 
   { text = [[
-The scale takes space too, so it is kept small itself. The entries of V4.1 have an E4M3 scale for every 16 channels. Its
-search keys have one power of two for every 32 (UE8M0: 8 bits of exponent and nothing else), rounded up so that nothing
-exceeds 6. What a cache stores is the rounded scale, and dividing by just that one undoes part of the damage. By hand, and by
-the record of V4.1, for one group of 16:]],
+The scale takes space too, so it is kept small itself. The entries of V4.1 have an E4M3 scale for every 16 channels.
+Its search keys have one power of two for every 32 (UE8M0: 8 bits of exponent and nothing else), rounded up so that
+nothing exceeds 6. What a cache stores is the rounded scale, and dividing by just that one undoes part of the
+damage. By hand, and by the record of V4.1, for one group of 16:]],
     code = [[
 x = kv.random { 1, 16, seed = 1 }
 function by_hand(x)
@@ -75,9 +77,10 @@ main:formula()]],
       code = "kv.record_named('index-fp4'):formula()" } },
 
   { text = [[
-Some channels of keys in trained models are much larger than others. What does one large channel do to its group? Here are 32
-ordinary numbers, two groups of the V4.1 record, written and read back; then the same with the first number 20 times as large. Its own group turns to zeros
-and a few coarse numbers, since the scale follows the largest. The other group has a scale of its own, and notices nothing.]],
+Some channels of keys in trained models are much larger than others. What does one large channel do to its group?
+Here are 32 ordinary numbers, two groups of the V4.1 record, written and read back; then the same with the first
+number 20 times as large. Its own group turns to zeros and a few coarse numbers, since the scale follows the
+largest. The other group has a scale of its own, and notices nothing.]],
     code = [[
 row = kv.random { 1, 32, seed = 4 }
 loud = row:clone()
@@ -102,9 +105,9 @@ end]],
 
   { text = [[
 FP8 does not mind. E4M3 has an exponent of its own in every number, so a small neighbour of a large one is stored as
-precisely as ever until it falls below the format's range. FP4 has two bits of exponent, and what a shared scale takes away
-is gone. Here is the error of all channels but the outliers, ||lost|| / ||row||, for rows of 512 with one large channel in
-64.]],
+precisely as ever until it falls below the format's range. FP4 has two bits of exponent, and what a shared scale
+takes away is gone. Here is the error of all channels but the outliers, ||lost|| / ||row||, for rows of 512 with one
+large channel in 64.]],
     code = [[
 rows = kv.random { 256, 512, seed = 7 }
 loud_mask = kv.arange(512):eq(5)
@@ -130,8 +133,8 @@ end]],
       working = '0.23 / 0.095 or so. The two FP8 records, v4-main and v4.1-local, keep theirs to the third digit.' } },
 
   { text = [[
-Smaller groups confine the damage and cost bytes for scales. A record is a value that can be made: these have 512 channels in
-E2M1 and an E4M3 scale for every 8, 16, 32, 64 or 128. In V4.1 it is 16.]],
+Smaller groups confine the damage and cost bytes for scales. A record is a value that can be made: these have 512
+channels in E2M1 and an E4M3 scale for every 8, 16, 32, 64 or 128. In V4.1 it is 16.]],
     code = [[
 points = { plain = {}, loud = {}, bytes = {} }
 for i, g in ipairs { 8, 16, 32, 64, 128 } do
@@ -151,10 +154,11 @@ plot.line { title = 'Error against bytes: groups of 128, 64, 32, 16, 8',
       working = '256 + 64 = 320, against 288 with groups of 16: a ninth more for the whole cache.' } },
 
   { text = [[
-A search key is there to be ranked, so count what happens to the ranking. 100 queries look for the best 64 of about 2,000 keys;
-shown is the share of these that they still find when the keys were stored. Outliers cost FP4 dearly, for keys that are stored
-as they are. V3.2 and V4 turn query and key by a Hadamard matrix first: orthogonal, so all scores stay the same, but every
-channel becomes a mixture of all, and nothing sticks out. V4.1 has given that up again.]],
+A search key is there to be ranked, so count what happens to the ranking. 100 queries look for the best 64 of about
+2,000 keys; shown is the share of these that they still find when the keys were stored. Outliers cost FP4 dearly,
+for keys that are stored as they are. V3.2 and V4 turn query and key by a Hadamard matrix first: orthogonal, so all
+scores stay the same, but every channel becomes a mixture of all, and nothing sticks out. V4.1 has given that up
+again.]],
     code = [[
 loud_two = kv.arange(128):eq(5):maximum(kv.arange(128):eq(70))
 plain_keys = kv.random { 1, 2000, 128, seed = 8 }
@@ -186,16 +190,17 @@ for _, name in ipairs { 'index-bf16', 'index-fp8', 'index-fp4' } do
 end]] },
 
   { text = [[
-These are the sizes of the records of the five models: elements, scales, padding. An entry went from 65,536 bytes to 288, by
-width (32,768 numbers to 512) and by bytes of a number (2 to 0.5625, scales included). The rest of the way from 3.9 MB to 890
-bytes is the number of layers that store, and of tokens that share an entry.]],
+These are the sizes of the records of the five models: elements, scales, padding. An entry went from 65,536 bytes to
+288, by width (32,768 numbers to 512) and by bytes of a number (2 to 0.5625, scales included). The rest of the way
+from 3.9 MB to 890 bytes is the number of layers that store, and of tokens that share an entry.]],
     code = [[
 for _, name in ipairs { 'heads-bf16', 'mla-bf16', 'v3.2-main', 'v4-main',
     'v4.1-main', 'index-fp8', 'index-fp4' } do
   local sum = kv.record_named(name):formula():match '= (.*)'
   print(('%-10s  %s'):format(name, sum))
 end]],
-    ask = { question = 'The window rows of V4.1 have 512 channels in FP8 and one byte of scale for every 32. How many bytes?',
+    ask = { question = [[
+The window rows of V4.1 have 512 channels in FP8 and one byte of scale for every 32. How many bytes?]],
       answer = "kv.record_named('v4.1-local'):plan().bytes",
       hint = '512 + 512 / 32.',
       working = '512 + 16 = 528.' } },
