@@ -61,7 +61,7 @@ plot.strip { from = 0, x = 'position', rows = {
   { text = [[
 At the same time it builds a pool of candidates for the layers to come. Positions are grouped into blocks, here of
 4; these are groups for searching only, nothing is compressed. A block is worth as much as its best position, and
-the best blocks make up the pool, here 3. One of them is fixed beforehand: the block of the newest position is
+the best blocks make up the pool, here 3. One place is taken beforehand: the block of the newest position is
 pinned: it is in the pool whatever its score, and counts as one of the 3.]],
     code = [[
 first = ask({ 1, 0 }, { k = 4, build = { blocks = 3, block = 4 } })

@@ -7,8 +7,8 @@ models on a small task show a good deal in seconds. The task is recall: pairs of
 keys again, each to be answered with its value. This is what a cache is there for. Below is one row: tokens 0 to 7
 are keys, 8 to 15 values; a point means that nothing is asked.]],
     code = [[
-task = kv.tasks.recall { vocab = 16, pairs = 4, length = 16 }
-batch = task.batch(1, 1, 32)  -- seed, step, rows
+recall = kv.tasks.recall { vocab = 16, pairs = 4, length = 16 }
+batch = recall.batch(1, 1, 32)  -- seed, step, rows
 tokens, targets = '', ''
 for t = 1, 16 do
   tokens = tokens .. ('%3d'):format(batch.tokens[1][t])
@@ -70,7 +70,7 @@ function train(name, layout, seed)
     schedule = kv.schedule.cosine { warmup = 20, steps = steps } })
   local losses, at, sum = {}, {}, 0
   for step = 1, steps do
-    local loss, gradients = m:loss(task.batch(seed or 2, step, 32))
+    local loss, gradients = m:loss(recall.batch(seed or 2, step, 32))
     optimiser:step(gradients)
     sum = sum + loss
     if step % 10 == 0 then
@@ -79,8 +79,8 @@ function train(name, layout, seed)
       sum = 0
     end
   end
-  local check = task.validation(1, 128)
-  local score = task.score(check, m:forward(check.tokens):argmax(3))
+  local check = recall.validation(1, 128)
+  local score = recall.score(check, m:forward(check.tokens):argmax(3))
   results[name] = score.correct / score.count
   curves[name], layouts[name] = { name, losses, x = at }, layout
   print(('%-20s %d steps: loss %.2f, right %.2f'):format(name, steps,
@@ -191,7 +191,7 @@ mean and spread (docs/sweeps.md). This is where the way from 3.9 MB to 890 bytes
 be computed and measured; what it does to a model has to be tried, and the layouts of these models were trained as
 they are.]],
     code = [[
-task = kv.tasks.recall { vocab = 32, pairs = 6, length = 24 }
+recall = kv.tasks.recall { vocab = 32, pairs = 6, length = 24 }
 widths.vocab_size = 32
 -- then steps = 400, and train(...) as above]] },
 } }

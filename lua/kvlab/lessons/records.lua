@@ -66,9 +66,9 @@ function by_hand(x)
   return kv.tensor { back }
 end
 main = kv.record_named 'v4.1-main'
-group = main:plan { channels = 16 }
-print('one group has', group.bytes, 'bytes')
-print('the same:', by_hand(x):equal(group:roundtrip(x)))
+one = main:plan { channels = 16 }
+print('one group has', one.bytes, 'bytes')
+print('the same:', by_hand(x):equal(one:roundtrip(x)))
 main:formula()]],
     ask = { question = 'A search key has 128 channels in E2M1 and a scale of one byte for every 32. How many bytes?',
       answer = "kv.record_named('index-fp4'):plan().bytes",
