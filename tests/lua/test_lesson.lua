@@ -94,13 +94,18 @@ end
 
 function TestLessons:test_printed_whole()
   for _, l in ipairs(lessons.all()) do
+    local env
+    local fresh = repl.environment(kv)
     local function print_all()
       local out = {}
-      local env = repl.environment(kv)
+      env = repl.environment(kv)
       lu.assertTrue(lesson.all(l.name, env, function(text) out[#out + 1] = text end), l.name)
       return table.concat(out)
     end
     local text = print_all()
+    for name in pairs(env) do -- a lesson's own names hide none of kv
+      lu.assertTrue(rawget(kv, name) == nil or rawget(fresh, name) ~= nil, ('%s hides kv.%s'):format(l.name, name))
+    end
     for line in text:gmatch('[^\n]*') do
       lu.assertTrue((utf8.len(line) or #line) <= 80, ('%s: %s'):format(l.name, line))
     end

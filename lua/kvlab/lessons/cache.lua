@@ -37,8 +37,8 @@ keys and values of its own. DeepSeek-V2 with plain MHA would have 60 layers of 1
 and 128 for a value, 2 bytes each (BF16). `kv.count` reads the same from a layout.]],
     code = [[
 by_hand = 60 * 128 * (128 + 128) * 2
-mha = kv.count(kv.preset 'mha')
-print(by_hand, mha.store.bytes_per_token)]],
+counted = kv.count(kv.preset 'mha')
+print(by_hand, counted.store.bytes_per_token)]],
     ask = { question = [[
 That is 3.9 MB for one token. How many bytes does a request with a context of 131,072 tokens keep? (An expression is
 as good as a number, such as `answer(2*3)`.)]],
@@ -52,7 +52,7 @@ Memory is one problem, reading is the other. To generate one token, its query me
 head, so the whole cache is read: once for each token. How many tokens are generated in a second is then bounded by
 how fast memory can be read.]],
     code = [[
-read = mha.read.total_bytes:tonumber()
+read = counted.read.total_bytes:tonumber()
 print(('one token reads %.0f GB'):format(read / 1e9))
 print(('at 3,000 GB/s that takes %.0f ms'):format(read / 3e12 * 1000))]] },
 
@@ -92,8 +92,8 @@ kv.count(kv.layout 'hca/8*10', { records = 'bf16' }).store.bytes_per_token]] } }
 
   { text = [[
 A first cut was known before DeepSeek: several heads share one key and value. With all 128 heads in 8 groups (GQA)
-the width falls to 1/16, with one group (MQA) to 1/128, but heads that share a key can no longer look for different
-things. DeepSeek took another path, which is the next lesson.]],
+the width falls to 1/16, with one group (MQA) to 1/128, but heads that share a key differ in their queries only: all
+of them search the same, and find the same values there. DeepSeek took another path, which is the next lesson.]],
     code = [[
 widths = { hidden_size = 5120, num_attention_heads = 128, head_dim = 128 }
 for _, groups in ipairs { 128, 8, 1 } do

@@ -34,8 +34,8 @@ for b = 0, 1 do
   local weights = (block(Z, b) + B):softmax(1)
   hand[b + 1] = (weights * block(C, b)):sum(1)
 end
-pool = kv.compressor { ratio = m, width = 2, bias = B }
-entries = pool:push(C:unsqueeze(1), Z:unsqueeze(1)) -- {batch, tokens, ...}
+pooling = kv.compressor { ratio = m, width = 2, bias = B }
+entries = pooling:push(C:unsqueeze(1), Z:unsqueeze(1)) -- {1, 8, 2}
 print(entries.shape[2], 'entries of 8 tokens, as by hand:',
   (entries[1] - kv.stack(hand)):abs():max() < 1e-5)]] },
 
@@ -44,19 +44,19 @@ Tokens arrive one at a time, and an entry exists only when its block is full. Un
 rows of the open block, a small state beside the cache. Two finishing touches make the pooled row an entry: RMSNorm,
 and RoPE at the position of the block's first token, so entry b is at position b m.]],
     code = [[
-pool = kv.compressor { ratio = m, width = 2, bias = B }
+pooling = kv.compressor { ratio = m, width = 2, bias = B }
 for t = 0, 7 do
-  done = pool:push(C:slice(1, t + 1, t + 1):unsqueeze(1),
+  done = pooling:push(C:slice(1, t + 1, t + 1):unsqueeze(1),
     Z:slice(1, t + 1, t + 1):unsqueeze(1))
   print(('token %d: %d entries finished, %2d bytes of state'):format(t,
-    done.shape[2], pool:state_bytes()))
+    done.shape[2], pooling:state_bytes()))
 end]] },
 
   { text = [[
 What can token t read? Of entries only complete ones: entry b holds tokens up to b m + m - 1, so it needs b < (t +
-1) // m. The newest tokens, whose block is still open, would be invisible. So every layer also keeps the
-uncompressed vectors of the last tokens, t included: the window, 128 tokens in V4, 4 here. A token may be in an
-entry and in the window at once.]],
+1) // m. The newest tokens, whose block is still open, would be invisible. So every layer also keeps, for each of
+the last tokens, t included, a vector of its own, projected by a weight of its own and not compressed: the window,
+128 tokens in V4, 4 here. A token may be in an entry and in the window at once.]],
     code = [[
 window = 4
 function reads(t)
@@ -111,8 +111,8 @@ the window, you can count again.]],
 widths = { hidden_size = 32, num_attention_heads = 2, head_dim = 32,
   qk_rope_head_dim = 8, sliding_window = 4, intermediate_size = 32,
   vocab_size = 16 }
-model = kv.model('hca/4', widths)
-seq = model:sequence { records = 'f32' } -- 32 numbers of 4 bytes in a row
+toy = kv.model('hca/4', widths)
+seq = toy:sequence { records = 'f32' } -- 32 numbers of 4 bytes in a row
 for t = 0, 7 do
   seq:reset()
   seq:decode(t)

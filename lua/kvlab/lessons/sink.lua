@@ -21,10 +21,10 @@ Four rows have the score 0, and e^z is 4. How much weight do the rows get togeth
       hint = 'e^0 is 1 for each row. The sink is as heavy as all four.',
       working = '4 / (4 + 4) = 0.5; the other half goes to the sink and adds nothing. `kv.attend` says the same:',
       code = [[
-ones, c = kv.ones(1, 4, 1), { 1, 1 } -- 4 rows; key and value: column 1
+four, c = kv.ones(1, 4, 1), { 1, 1 } -- 4 rows; key and value: column 1
 out = kv.attend { q = kv.zeros(1, 1, 1, 1),
   sink = kv.tensor { math.log(4) },
-  sources = { { rows = ones, key = c, value = c, see = 'all' } } }
+  sources = { { rows = four, key = c, value = c, see = 'all' } } }
 print(('%.3f'):format(out:item()))]] } },
 
   { text = [[
@@ -36,14 +36,14 @@ n, width = 5, 8                  -- five entries, all 8 channels rotated
 E = kv.random { 1, n, width, seed = 1 }
 q = kv.random { 1, 1, 1, width, seed = 2 }
 freqs = kv.rope_freqs { channels = width }
-function attend(at) -- entries at `at`, at + 1, ..., the query at the last
+function output(at) -- entries at `at`, at + 1, ..., the query at the last
   local rows = kv.rope(E, freqs, { pos0 = at })
   local turned = kv.rope(q, freqs, { pos0 = at + n - 1 })
   local c = { 1, width }
   return kv.attend { q = turned, pos0 = n - 1, scale = width ^ -0.5,
     sources = { { rows = rows, key = c, value = c } } }
 end
-a, b = attend(0), attend(1000)
+a, b = output(0), output(1000)
 for i = 1, 4 do
   print(('channel %d: %6.2f at 0, %6.2f at 1000'):format(i, a:flatten()[i],
     b:flatten()[i]))
@@ -58,7 +58,7 @@ function back(out, at) -- inverse RoPE at the position of the query
   local turned = kv.rope(out, freqs, { pos0 = at + n - 1, inverse = true })
   return turned:flatten()
 end
-a, b = back(attend(0), 0), back(attend(1000), 1000)
+a, b = back(output(0), 0), back(output(1000), 1000)
 for i = 1, 4 do
   print(('channel %d: %6.2f at 0, %6.2f at 1000'):format(i, a[i], b[i]))
 end]] },
@@ -71,7 +71,7 @@ changes. In a formula, with p the weights and R the rotation:
   (sum over s of p[s] E[s] R(s)) R(-t)  =  sum over s of p[s] E[s] R(s - t)]],
     code = [[
 for _, at in ipairs { 10, 1000, 100000 } do
-  local change = (back(attend(at), at) - back(attend(0), 0)):abs():max()
+  local change = (back(output(at), at) - back(output(0), 0)):abs():max()
   print(('shifted by %6d: %s'):format(at, change < 1e-3 and 'no change'
     or 'changed'))
 end]],
@@ -120,13 +120,13 @@ A = kv.attention(kv.hca { ratio = 4 }, { hidden_size = 64,
   sliding_window = 8 })
 x = kv.random { 1, 30, 64, seed = 6 }
 freqs = kv.rope_freqs { channels = 16 }
-function linear(x, name) return x:matmul(A.w[name]:transpose()) end
+function times(x, name) return x:matmul(A.w[name]:transpose()) end
 function norm(x, name) return kv.rms_norm(x, A.w[name]) end
-q = kv.rope(linear(x, 'wq.weight'):reshape(1, 30, 4, 32), freqs)
-near = kv.rope(norm(linear(x, 'wkv.weight'), 'kv_norm.weight'), freqs)
+q = kv.rope(times(x, 'wq.weight'):reshape(1, 30, 4, 32), freqs)
+near = kv.rope(norm(times(x, 'wkv.weight'), 'kv_norm.weight'), freqs)
 bias = A.w['compressor.ape']
 pooled = kv.compressor { ratio = 4, width = 32, bias = bias }:push(
-  linear(x, 'compressor.wkv.weight'), linear(x, 'compressor.wgate.weight'))
+  times(x, 'compressor.wkv.weight'), times(x, 'compressor.wgate.weight'))
 far = norm(pooled, 'compressor.norm.weight')
 far = kv.rope(far, freqs, { stride = 4 })
 c = { 1, 32 }
@@ -135,6 +135,6 @@ sources = { { rows = near, key = c, value = c, see = 'window', window = 8 },
 out = kv.attend { q = q, scale = 32 ^ -0.5, sink = A.w.attn_sink,
   sources = sources }
 out = kv.rope(out, freqs, { inverse = true }):reshape(1, 30, 4 * 32)
-y = linear(out, 'wo.weight')
+y = times(out, 'wo.weight')
 print('as the layer:', (y - A:full(x)):abs():max() < 1e-4)]] },
 } }
