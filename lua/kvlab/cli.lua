@@ -6,7 +6,7 @@ local suggest = require 'kvlab.suggest'
 
 local cli = {}
 
-cli.order = { 'kv', 'layout', 'records', 'run', 'check', 'measure', 'bench', 'sweep', 'report',
+cli.order = { 'kv', 'layout', 'records', 'run', 'check', 'measure', 'bench', 'sweep', 'report', 'lesson',
   'help' }
 
 local GLOBAL = { { 'json', nil, 'print JSON' }, { 'debug', nil, 'show the stack trace of an error' },
