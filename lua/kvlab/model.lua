@@ -85,8 +85,7 @@ end
 -- records (as of a sequence: that form then computes with rows as caches give them back); init (kvlab.weights); norm =
 -- 'rms' or 'layer' (LayerNorm without bias), mlp = 'swiglu' or 'gelu', positions = 'rope', 'learned' or 'none'.
 function model.new(L, widths, options)
-  if type(L) == 'string' then L = layout.new(L) end
-  if not layout.is(L) then error(('model: expected a layout, got %s'):format(type(L)), 0) end
+  L = layout.of(L, 'model')
   options = options or {}
   opts.check(options, OPTIONS, 'model')
   local seed = opts.whole(options.seed or 1, 0, 'model: seed')
