@@ -118,6 +118,21 @@ function Tape:free() end
 
 ---@within AdamW
 
+--- What a checkpoint needs beside the parameters: the moments, and how often each parameter was stepped.
+--- Example:
+---   select(2, kv.adamw({ w = kv.ones(2) }):state()).steps  --> 0
+---@return table tensors  'm.NAME' and 'v.NAME', which stay the optimiser's
+---@return table data  plain: { steps =, taken = { [name] = steps } }
+function AdamW:state() end
+
+--- Goes on from what AdamW:state gave, with the tensors as loaded from a file; they are the optimiser's from now on.
+---
+--- Errors: moments that are missing or of another shape than their parameter.
+---@param tensors table  may hold others too
+---@param data table
+---@return nil
+function AdamW:restore(tensors, data) end
+
 --- One step. The gradients are used up: freed, and taken out of the table.
 ---
 --- When their norm is not finite, no parameter changes.
