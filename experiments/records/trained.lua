@@ -1,7 +1,7 @@
 -- What a cache record costs a trained model: the record put in after training, or trained in; the window and the
 -- global entries apart.
 --   kvlab sweep experiments/records/trained.lua && kvlab report runs/records-trained
--- record = 'f32' trains in float and then evaluates through every record in every place: metrics after_RECORD_PLACE, the
+-- record = 'f32' trains in float and then evaluates through every record in every place: after_RECORD_PLACE, the
 -- loss. The others train through their record (gradients pass straight through) and are evaluated so.
 local evaluate = require 'kvlab.evaluate'
 local extend = require 'kvlab.extend'
