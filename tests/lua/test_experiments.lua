@@ -43,6 +43,7 @@ function TestExperiments:test_points_are_those_of_the_results()
     lu.assertEquals(runs, #points, sweep)
   end
   os.remove(text)
+  for _, name in ipairs { 'recipe', 'trainer', 'extend' } do package.loaded['kvlab.' .. name] = nil end -- they keep tasks
 end
 
 -- Cells of ratio-overlap that take seconds: one seed, within three deviations of the committed accuracy.
