@@ -218,7 +218,7 @@ function report.of(dir, options)
   opts.check(options, OPTIONS, 'kv.report', 'option')
   local all = collect(dir)
   local said = #all.sweeps == 1 and all.sweeps[1] or {}
-  local keys = options.by
+  local keys = options.by or said.by
   if keys then
     local known = {}
     for _, one in ipairs(all.runs) do
