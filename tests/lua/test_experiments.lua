@@ -46,6 +46,44 @@ function TestExperiments:test_points_are_those_of_the_results()
   for _, name in ipairs { 'recipe', 'trainer', 'extend' } do package.loaded['kvlab.' .. name] = nil end -- they keep tasks
 end
 
+-- Whether `mean ± sd` as a README prints it is some metric of the rows, rounded to the digits that are shown; values may be
+-- shown times 1,000.
+local function is_among(list, mean, sd)
+  local function same(text, value)
+    local digits, power = #(text:match '%.(%d+)' or ''), tonumber(text:match 'e(.*)') or 0
+    return math.abs(tonumber(text) - value) <= 0.5001 * 10.0 ^ (power - digits)
+  end
+  for _, row in ipairs(list) do
+    for _, metric in pairs(row.metrics) do
+      for _, factor in ipairs { 1, 1000 } do
+        if same(mean, metric.mean * factor) and same(sd, (metric.sd or 0) * factor) then return true end
+      end
+    end
+  end
+  return false
+end
+
+function TestExperiments:test_tables_are_those_of_the_results()
+  local numbers = 0
+  for readme, files in pairs { ['where-full'] = { 'results' }, ['ratio-overlap'] = { 'results' },
+    ['indexer-training'] = { 'results' }, ['nanogpt-char'] = { 'results' }, replay = { 'results' },
+    records = { 'results', 'trained' } } do
+    local list = {}
+    for _, name in ipairs(files) do
+      for _, row in ipairs(rows(('%s/%s.json'):format(readme, name))) do list[#list + 1] = row end
+    end
+    for line in io.lines(('%s%s/README.md'):format(FOLDER, readme)) do
+      if line:find '^|' then
+        for mean, sd in line:gmatch '([%d.e-]+) ± ([%d.e-]+)' do
+          lu.assertTrue(is_among(list, mean, sd), ('%s: %s ± %s is in no row of results'):format(readme, mean, sd))
+          numbers = numbers + 1
+        end
+      end
+    end
+  end
+  lu.assertTrue(numbers > 100)
+end
+
 -- Cells of ratio-overlap that take seconds: one seed, within three deviations of the committed accuracy.
 function TestExperiments:test_cells_come_out_again()
   local dir = check.write('')
