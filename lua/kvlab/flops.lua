@@ -179,16 +179,16 @@ function flops.layout(result)
 end
 
 -- --- training -----------------------------------------------------------------------------------------
--- flops.step(m, batch, length, kl) -> the multiply-adds of one training step of the model m (kvlab.model), forward and
--- backward, on `batch` sequences of `length` tokens that all have targets. Here FFN and head count too.
+-- flops.step(m, batch, length, kl) -> the multiply-adds of one training step of the model m (kvlab.model), forward
+-- and backward, on `batch` sequences of `length` tokens that all have targets. Here FFN and head count too.
 --
--- Forward and backward of a product are three times the forward. What has less of a backward counts less: the input of
--- an indexer is detached (two times), and a score only has a gradient where the loss of indexers, `kl`, wants one:
--- 'selected' entries, or all 'visible' ones; nil: indexers only select. What finds that loss its teacher is not counted,
--- nor are embedding, optimiser and everything element-wise.
+-- Forward and backward of a product are three times the forward. What has less of a backward counts less: the input
+-- of an indexer is detached (two times), and a score has a gradient only where the loss of indexers, `kl`, wants one:
+-- 'selected' entries, or all 'visible' ones; nil: indexers only select. What finds that loss its teacher is not
+-- counted, nor are embedding, optimiser and everything element-wise.
 function flops.step(m, batch, length, kl)
   local L, widths, N = m.layout, m.widths, length
-  local result = require('kvlab.count').layout(L:labelled { widths = widths }, { context = N })
+  local result = require('kvlab.count').layout(L:labelled { widths = widths }, { context = N, records = 'f32' })
   local sum = exact(0)
   for _, c in ipairs(result.classes) do
     local s = c.shape
