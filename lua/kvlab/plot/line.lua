@@ -1,5 +1,6 @@
 -- plot/line.lua: lines and points over two axes.
 local axis = require 'kvlab.plot.axis'
+local figures = require 'kvlab.plot.figures'
 local gnuplot = require 'kvlab.plot.gnuplot'
 local opts = require 'kvlab.options'
 local screen = require 'kvlab.plot.screen'
@@ -236,7 +237,7 @@ local function line(o)
   local list, notes = read(o)
   local x, y = axes(list, o)
   if o.note then notes[#notes + 1] = screen.clean(o.note) end
-  if o.file then return gnuplot.line(o, list, notes, x, y) end
+  if o.file then return figures.line(o, list, notes, x, y) end
   return text(o, list, notes, x, y)
 end
 
