@@ -112,6 +112,7 @@ end
 -- count.layout(L, options) -> the result (docs/counting.md). options: context (131072), records (as in
 -- shape.asked), widths (changes), access ('gather' or 'mask').
 function count.layout(L, options)
+  L = layout.of(L, 'count')
   options = options or {}
   opts.check(options, OPTIONS, 'count', 'option')
   local N = context_of(options.context)

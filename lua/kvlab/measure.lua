@@ -9,6 +9,7 @@ local core = require 'kvlab.core'
 local count = require 'kvlab.count'
 local exact = require 'kvlab.exact'
 local format = require 'kvlab.format'
+local layout = require 'kvlab.layout'
 local model = require 'kvlab.model'
 local opts = require 'kvlab.options'
 local standin = require 'kvlab.standin'
@@ -228,6 +229,7 @@ end
 
 -- kv.measure(L, options): see meta/measure.lua.
 function measure.layout(L, options)
+  L = layout.of(L, 'measure')
   options = options or {}
   opts.check(options, { 'context', 'records', 'widths', 'memory' }, 'measure')
   local memory = options.memory and opts.whole(options.memory, 1, 'measure: memory')

@@ -84,8 +84,7 @@ end
 -- none); order (MLA); quantisers (records main, index, window, index_query that the full-sequence form applies);
 -- norm = 'rms' or 'layer' (LayerNorm without bias), mlp = 'swiglu' or 'gelu', positions = 'rope' or 'learned'.
 function model.new(L, widths, options)
-  if type(L) == 'string' then L = layout.new(L) end
-  if not layout.is(L) then error(('model: expected a layout, got %s'):format(type(L)), 0) end
+  L = layout.of(L, 'model')
   options = options or {}
   opts.check(options, OPTIONS, 'model')
   local seed = opts.whole(options.seed or 1, 0, 'model: seed')

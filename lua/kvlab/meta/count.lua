@@ -26,7 +26,7 @@ local kv, exact, Exact = {}, {}, {}
 ---   kv.count(kv.preset 'v3.2', { records = 'bf16' }).store.bytes_per_token  --> 85888
 ---   kv.count(kv.preset 'v3.2', { records = { main = 'bf16' } }).store.bytes_per_token  --> 78324
 ---   kv.count(kv.layout 'swa*2 full/8', { widths = { head_dim = 256 } }).store.bytes_per_token  --> 53/2
----@param layout Layout
+---@param layout Layout|string
 ---@param options? table  { context =, records =, widths =, access = }
 ---@return table result
 function kv.count(layout, options) end
