@@ -1,5 +1,6 @@
 -- plot/heat.lua: a matrix as shades: a row of characters for each row, from light to dark.
 local axis = require 'kvlab.plot.axis'
+local figures = require 'kvlab.plot.figures'
 local gnuplot = require 'kvlab.plot.gnuplot'
 local opts = require 'kvlab.options'
 local screen = require 'kvlab.plot.screen'
@@ -63,6 +64,13 @@ local function range(rows, o)
   if low > high then problem('plot.heat', 'from = %g is above upto = %g', low, high) end
   if o.scale == 'log' and low <= 0 then problem('plot.heat', 'from = %g: expected more than 0 on a log scale', low) end
   return axis.new { low = low, high = high, scale = o.scale, ends = 'exact' }
+end
+
+-- Every n-th label, those of the first rows or columns of blocks.
+local function thinned(list, n)
+  local out = {}
+  for i = 1, list and #list or 0, n do out[#out + 1] = list[i] end
+  return list and out
 end
 
 local function marks_of(list, rows)
@@ -200,6 +208,30 @@ local function text(o, rows, shades, row_labels, columns, marks)
   return table.concat(lines, '\n')
 end
 
+-- --- a file -------------------------------------------------------------------------------------------------------
+
+local LARGEST <const> = 160 -- cells of a side
+
+local function file(o, rows, shades, row_labels, columns, marks)
+  local down, across = math.ceil(#rows / LARGEST), math.ceil(#rows[1] / LARGEST)
+  local notes, legend = {}, legend_of(o.legend)
+  for _, row in ipairs(rows) do
+    for _, x in ipairs(row) do
+      if not finite(x) then legend.blank = 'white: no value' end
+    end
+  end
+  legend[#legend + 1], legend.blank = legend.blank, nil
+  if down > 1 or across > 1 then
+    notes[1] = ('a cell is the mean of %d x %d values'):format(down, across)
+    row_labels, columns = thinned(row_labels, down), thinned(columns, across)
+    rows = binned(rows, down, across)
+    shades = range(rows, o)
+    for _, mark in ipairs(marks) do mark[1], mark[2] = (mark[1] - 1) // down + 1, (mark[2] - 1) // across + 1 end
+  end
+  if o.note then notes[#notes + 1] = screen.clean(o.note) end
+  return figures.heat(o, rows, shades, { down, across }, row_labels, columns, marks, legend, notes)
+end
+
 -- heat { title =, x =, y =, values =, rows =, columns =, from =, upto =, digits =, marks =, file = } -> text, or file
 local function heat(o)
   opts.check(o or {}, OPTIONS, 'plot.heat', 'option')
@@ -210,7 +242,7 @@ local function heat(o)
   local shades = range(rows, o)
   local row_labels, columns = labels(o.rows, #rows, 'rows'), labels(o.columns, #rows[1], 'columns')
   local marks = marks_of(o.marks, rows)
-  if o.file then return gnuplot.heat(o, rows, shades, row_labels, columns, marks) end
+  if o.file then return file(o, rows, shades, row_labels, columns, marks) end
   return text(o, rows, shades, row_labels, columns, marks)
 end
 

@@ -1,4 +1,5 @@
 -- plot/strip.lua: a row of characters for each layer, a column for each position; characters carry the meaning.
+local figures = require 'kvlab.plot.figures'
 local gnuplot = require 'kvlab.plot.gnuplot'
 local opts = require 'kvlab.options'
 local screen = require 'kvlab.plot.screen'
@@ -94,8 +95,8 @@ local function ruler(from, length, every)
   return line
 end
 
-local function bin_note(every, x)
-  return ('a character stands for %d %s and shows which comes first in the legend'):format(every, x or 'positions')
+local function bin_note(every)
+  return ('a character stands for %d positions and shows which comes first in the legend'):format(every)
 end
 
 local function text(o, rows, legend, from, length)
@@ -132,7 +133,12 @@ local function strip(o)
   o = o or {}
   gnuplot.check_file(o.file, 'plot.strip')
   local rows, legend, from, length = read(o)
-  if o.file then return gnuplot.strip(o, rows, legend, from, length) end
+  if o.file then
+    local every = math.max(1, math.ceil(length / 120))
+    local notes = { every > 1 and bin_note(every) or nil }
+    if o.note then notes[#notes + 1] = screen.clean(o.note) end
+    return figures.strip(o, binned(rows, legend, every), legend, from, every, notes)
+  end
   return text(o, rows, legend, from, length)
 end
 
