@@ -21,6 +21,8 @@ local class = {} -- what users call
 local internal = setmetatable({}, { __index = class }) -- what other modules call besides
 local meta = { __name = 'kvlab.Model', __index = internal }
 
+function model.is(value) return getmetatable(value) == meta end
+
 local OPTIONS = { 'seed', 'weights', 'tied', 'ffn', 'order', 'quantisers', 'hidden_only', 'norm', 'mlp',
   'positions', 'init', 'records' }
 local QUANTISERS = { 'main', 'index', 'window', 'index_query' }
