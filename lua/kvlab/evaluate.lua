@@ -1,8 +1,9 @@
 -- evaluate.lua: what a model is worth on the validation batches of its task: loss and accuracy, also of slices, and
--- what its selections are worth.
+-- what its selections are worth; computed on whole sequences, or decoded through caches in records.
 local ops = require 'kvlab.ops'
 local study = require 'kvlab.study'
 local tasks = require 'kvlab.tasks'
+local tensor = require 'kvlab.tensor'
 
 local evaluate = {}
 
@@ -108,6 +109,63 @@ function evaluate.full(m, task, o)
   for name, value in pairs(mean or {}) do metrics[name] = value end
   metrics.indexers = list
   return metrics
+end
+
+-- --- the cached path --------------------------------------------------------------------------------------
+
+-- The column of a batch as a list of ids.
+local function column(t, at) return t:slice(2, at, at):reshape(-1) end
+
+-- The first and the last column in which a row has a target.
+local function asked_columns(targets)
+  local asked = targets:ge(0):max(1)
+  local T, first, last = targets.shape[2], nil, nil
+  for t = 1, T do
+    if asked:slice(1, t, t):item() > 0 then first, last = first or t, t end
+  end
+  return first, last
+end
+
+-- Decodes the rows of a batch: the tokens before the first target are taken in at once, then one at a time.
+local function decode_batch(m, batch, records, each)
+  local ids = m:tokens(batch.tokens)
+  local B = ids.shape[1]
+  local first, last = asked_columns(batch.targets)
+  local sequences = {}
+  local _ <close> = setmetatable({}, { __close = function()
+    for _, seq in ipairs(sequences) do seq:free() end
+  end })
+  for b = 1, B do
+    sequences[b] = m:sequence { records = records }
+    if first > 1 then sequences[b]:prefill(ids:slice(1, b, b):slice(2, 1, first - 1):contiguous()):free() end
+  end
+  for t = first, last do
+    local logits = m:decode(sequences, column(ids, t):contiguous())
+    each(t, logits)
+    logits:free()
+  end
+end
+
+-- evaluate.cached(m, task, { batches =, size =, records = as of a sequence }) -> the same metrics of the same batches,
+-- decoded through caches that hold records.
+function evaluate.cached(m, task, o)
+  local sums = new_sums()
+  for i = 1, o.batches do
+    local batch = task.validation(i, o.size)
+    local T, columns = batch.tokens.shape[2], {}
+    local nothing = column(batch.targets, 1):mul(0)
+    for t = 1, T do columns[t] = nothing end
+    decode_batch(m, batch, o.records, function(t, logits)
+      local labels = column(batch.targets, t):contiguous()
+      columns[t] = logits:argmax()
+      sums.losses.all = (sums.losses.all or 0) + loss_of(logits, labels)
+      for name, mark in pairs(batch.slices or {}) do
+        sums.losses[name] = (sums.losses[name] or 0) + loss_of(logits, labels, column(mark, t))
+      end
+    end)
+    sums.score = tasks.sum { sums.score, task.score(batch, tensor.stack(columns, 2)) }
+  end
+  return metrics_of(sums)
 end
 
 return evaluate

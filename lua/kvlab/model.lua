@@ -81,6 +81,24 @@ function model.parameters(L, widths, options)
   return list
 end
 
+-- model.check_options(options): raises for what no model can have.
+function model.check_options(options)
+  opts.check(options, OPTIONS, 'model')
+  opts.whole(options.seed or 1, 0, 'model: seed')
+  opts.whole(options.ffn or 0, 0, 'model: ffn')
+  weights.init(options.init, 'model: init')
+  local q, given = options.quantisers, options.weights
+  if q and options.records then error('model: quantisers and records are both given, expected one of them', 0) end
+  if q then opts.check(q, QUANTISERS, 'model: quantisers', 'role') end
+  opts.word(options.norm or 'rms', { 'rms', 'layer' }, 'model: norm')
+  opts.word(options.mlp or 'swiglu', { 'swiglu', 'gelu' }, 'model: mlp')
+  opts.word(options.positions or 'rope', { 'rope', 'learned', 'none' }, 'model: positions')
+  if options.order then opts.word(options.order, attention.orders, 'model: order') end
+  if given ~= nil and type(given) ~= 'table' then
+    error(('model: weights is a %s, expected a table of tensors by checkpoint name'):format(type(given)), 0)
+  end
+end
+
 -- kv.model(L, widths, options) -> a model.
 -- options: seed (1) or weights (a table of tensors by checkpoint name); tied (false); ffn (intermediate_size; 0:
 -- none); order (MLA); quantisers (records main, index, window, index_query that the full-sequence form applies) or
@@ -89,20 +107,11 @@ end
 function model.new(L, widths, options)
   L = layout.of(L, 'model')
   options = options or {}
-  opts.check(options, OPTIONS, 'model')
-  local seed = opts.whole(options.seed or 1, 0, 'model: seed')
-  local q, stored, init = options.quantisers, options.records, weights.init(options.init, 'model: init')
-  if q and stored then error('model: quantisers and records are both given, expected one of them', 0) end
-  if q then opts.check(q, QUANTISERS, 'model: quantisers', 'role') end
+  model.check_options(options)
+  local seed, init = options.seed or 1, weights.init(options.init, 'model: init')
+  local q, stored = options.quantisers, options.records
   widths = width_rules.merge(L.widths, widths)
-  local ffn = opts.whole(options.ffn or widths.intermediate_size or 0, 0, 'model: ffn')
-  opts.word(options.norm or 'rms', { 'rms', 'layer' }, 'model: norm')
-  opts.word(options.mlp or 'swiglu', { 'swiglu', 'gelu' }, 'model: mlp')
-  opts.word(options.positions or 'rope', { 'rope', 'learned', 'none' }, 'model: positions')
-  local given = options.weights
-  if given ~= nil and type(given) ~= 'table' then
-    error(('model: weights is a %s, expected a table of tensors by checkpoint name'):format(type(given)), 0)
-  end
+  local ffn, given = options.ffn or widths.intermediate_size or 0, options.weights
   local self = setmetatable({ layout = L, widths = widths, layers = {}, blocks = {}, parameters = {}, names = {},
     eps = widths.rms_norm_eps or 1e-6, ffn = ffn, pools = {}, layer_norm = options.norm == 'layer' }, meta)
   for _, spec in ipairs(model.parameters(L, widths, { ffn = ffn, tied = options.tied, mlp = options.mlp,

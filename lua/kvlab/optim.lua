@@ -92,6 +92,7 @@ function class:step(grads)
   local lr = self.lr * factor
   if norm == norm and norm < math.huge then
     local scale = core.optim.clip_scale(norm, self.clip)
+    local _ <close> = core.base.hold_interrupts(true) -- all parameters are stepped, or none
     self.steps = self.steps + 1
     for _, entry in ipairs(list) do
       local name, p = entry.name, entry.parameter

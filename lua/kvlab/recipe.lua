@@ -9,6 +9,7 @@ local model = require 'kvlab.model'
 local optim = require 'kvlab.optim'
 local opts = require 'kvlab.options'
 local presets = require 'kvlab.presets'
+local shape = require 'kvlab.shape'
 local study = require 'kvlab.study'
 local task_rules = require 'kvlab.tasks.task'
 local tasks = require 'kvlab.tasks'
@@ -96,8 +97,9 @@ local function task_of_stages(stages)
   return tasks.curriculum(list), plain
 end
 
--- Made once: a text is read and numbered once for all points of a sweep.
-local made_tasks = {}
+-- Made once: a text is read and numbered once for all points of a sweep. Only the latest is held on to. Files of tasks
+-- are read every time.
+local made_tasks = setmetatable({}, { __mode = 'v' })
 
 -- recipe.task(spec) -> the task, and the spec with all options. spec: a name; { name =, options ... }; { file =,
 -- options ... }; or a list of stages { task = spec, steps = n }, the last one without steps.
@@ -106,13 +108,11 @@ function recipe.task(spec)
   if type(spec) ~= 'table' then
     error(("task is %s, expected { name = 'recall', ... }"):format(tostring(spec)), 0)
   end
+  if #spec > 0 then return task_of_stages(spec) end
+  if spec.file then return task_of_file(spec) end
   local key = config.canonical(spec)
-  local known = made_tasks[key]
-  if not known then
-    local make = #spec > 0 and task_of_stages or spec.file and task_of_file or task_of_name
-    known = table.pack(make(spec))
-    made_tasks[key] = known
-  end
+  local known = made_tasks[key] or table.pack(task_of_name(spec))
+  made_tasks[key], recipe.latest = known, known
   return known[1], config.plain(known[2], 'task')
 end
 
@@ -183,9 +183,34 @@ function recipe.parameters(c)
   return n
 end
 
--- recipe.model(c, task) -> the model of resolved settings, untrained.
-function recipe.model(c, task)
-  return model.new(config.layout(c.layout), model_widths(c, task), model_options(c))
+-- recipe.notes(c) -> what is allowed in the settings but hardly meant: caches that never hold an entry, selections that
+-- leave nothing out.
+function recipe.notes(c)
+  local L, list = config.layout(c.layout), {}
+  local length = recipe.task(c.task).length
+  local widths = width_rules.merge(L.widths, c.widths)
+  local function note(i, text, ...) list[#list + 1] = ('%s: %s'):format(L:called(i), text:format(...)) end
+  for i = 1, #L do
+    local s = shape.of(L, i, widths)
+    local ratio = s.ratio or 1
+    if s.owns and ratio > length then
+      note(i, 'an entry is made of %d tokens, but rows have only %d, so there is none', ratio, length)
+    elseif s.owns and length % ratio > 0 then
+      note(i, 'rows of %d tokens end in the middle of an entry of %d; the last %d are in none', length, ratio,
+        length % ratio)
+    end
+    if s.topk and s.topk >= length // ratio then
+      note(i, 'it selects %d of at most %d entries, which leaves nothing out', s.topk, length // ratio)
+    end
+  end
+  return list
+end
+
+-- recipe.model(c, task, parameters) -> the model of resolved settings, with these parameters or untrained.
+function recipe.model(c, task, parameters)
+  local o = model_options(c)
+  o.weights = parameters
+  return model.new(config.layout(c.layout), model_widths(c, task), o)
 end
 
 -- recipe.selects(m): has the model indexers?
@@ -238,6 +263,14 @@ local function check_stop(stop)
   return stop
 end
 
+-- Raises when a row does not fit its record.
+local function check_records(c)
+  local L, records = config.layout(c.layout), config.records(c.records)
+  local asked, deployed = shape.asked(records), shape.deployed(L, records)
+  local widths = width_rules.merge(L.widths, c.widths)
+  for i = 1, #L do shape.plans(shape.of(L, i, widths), asked, deployed) end
+end
+
 -- recipe.resolve(settings) -> settings in which nothing is left open. Raises for whatever is wrong with them, so that
 -- no run begins with settings that it cannot have.
 function recipe.resolve(settings)
@@ -261,7 +294,9 @@ function recipe.resolve(settings)
   local task
   task, c.task = recipe.task(c.task)
   c.context = opts.whole(c.context or task.length, 1, 'context')
+  model.check_options(model_options(c))
   recipe.parameters(c)
+  if c.precision == 'records' then check_records(c) end
   recipe.optimiser(c, {}) -- its options are checked
   return c
 end

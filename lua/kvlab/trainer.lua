@@ -8,9 +8,11 @@
 -- indexers do not learn; `warmup` steps that train the indexers alone, on the attention of the model as it is; and the
 -- rest, in which entries are selected. The schedule of the learning rate goes over the first and the last; the second
 -- has a constant rate after the schedule's warm-up.
+local config = require 'kvlab.config'
 local core = require 'kvlab.core'
 local diagnose = require 'kvlab.diagnose'
 local evaluate = require 'kvlab.evaluate'
+local opts = require 'kvlab.options'
 local recipe = require 'kvlab.recipe'
 
 local trainer = { defaults = recipe.defaults, resolve = recipe.resolve }
@@ -22,8 +24,10 @@ local meta = { __index = class, __name = 'kvlab.Training' }
 function trainer.new(c)
   local task = recipe.task(c.task)
   local m = recipe.model(c, task)
-  local self = setmetatable({ config = c, task = task, model = m, step = 0, selects = recipe.selects(m),
-    sum = 0, summed = 0 }, meta)
+  local self = setmetatable({ config = c, task = task, model = m, step = 0, selects = recipe.selects(m) }, meta)
+  -- What goes on besides parameters and moments: losses since the last line, and what was done and logged so far.
+  self.state = { sum = 0.0, summed = 0, tokens = 0, seconds = 0.0, logged_tokens = 0, logged_seconds = 0.0,
+    reported = 0 }
   local dense = self.selects and c.indexer.dense_steps or 0
   local warm = self.selects and c.indexer.warmup or 0
   self.dense_until, self.warm_until = dense, dense + warm
@@ -59,43 +63,52 @@ local function parts_of(batch, n)
   return parts
 end
 
--- training:advance() -> { loss, norm, lr, kl, tokens }: one step. Raises where a number is not finite, saying where
--- that began.
-function class:advance()
-  local c, step = self.config, self.step + 1
-  local batch = self.task.batch(c.seed, step, c.batch * c.accumulate)
-  local indexer, train = self:phase(self.step)
+-- The gradients of a batch, its loss and the mean KL of the indexers. Ctrl-C may end it: nothing has changed yet.
+local function differentiate(self, batch, options)
+  local _ <close> = core.base.hold_interrupts(false)
   local all = batch.targets:ge(0):sum()
   local gradients, loss, kl, kls = {}, 0, 0, 0
-  for _, part in ipairs(parts_of(batch, c.accumulate)) do
+  for _, part in ipairs(parts_of(batch, self.config.accumulate)) do
     local share = part.targets:ge(0):sum() / all
     if share > 0 then
-      local one, _, more = self.model:loss(part, { gradients = gradients, scale = share, indexer = indexer,
-        train = train })
+      local one, _, more = self.model:loss(part, { gradients = gradients, scale = share, indexer = options.indexer,
+        train = options.train })
       loss = loss + one * share
       for _, value in pairs(more.kl or {}) do kl, kls = kl + value, kls + 1 end
     end
   end
-  local options = { indexer = indexer, train = train }
+  return gradients, loss, kls > 0 and kl / kls or nil
+end
+
+-- training:advance() -> { loss, norm, lr, kl, tokens }: one step. Raises where a number is not finite, saying where
+-- that began.
+function class:advance()
+  local _ <close> = core.base.hold_interrupts(true) -- a step is done or not
+  local c, step, began = self.config, self.step + 1, core.base.now()
+  local batch = self.task.batch(c.seed, step, c.batch * c.accumulate)
+  local options = {}
+  options.indexer, options.train = self:phase(self.step)
+  local gradients, loss, kl = differentiate(self, batch, options)
   if loss ~= loss or loss == math.huge then error(diagnose.loss(self.model, batch, step, loss, options), 0) end
   local norm, lr = self.optimiser:step(gradients)
   if norm ~= norm or norm == math.huge then error(diagnose.gradient(self.model, batch, step, norm, options), 0) end
-  self.step, self.sum, self.summed = step, self.sum + loss, self.summed + 1
-  return { loss = loss, norm = norm, lr = lr, kl = kls > 0 and kl / kls or nil, tokens = batch.tokens.size }
+  local s, tokens = self.state, batch.tokens.size
+  self.step, s.sum, s.summed, s.norm, s.lr, s.kl = step, s.sum + loss, s.summed + 1, norm, lr, kl
+  s.tokens, s.seconds = s.tokens + tokens, s.seconds + core.base.now() - began
+  return { loss = loss, norm = norm, lr = lr, kl = kl, tokens = tokens }
 end
 
 -- training:evaluate() -> metrics on validation batches, selecting as at the end of the run.
 function class:evaluate()
   local c = self.config
+  local _ <close> = core.base.hold_interrupts(false)
   return evaluate.full(self.model, self.task, { batches = c.eval_batches, size = c.eval_size,
-    indexer = self.selects and { select = c.indexer.select, seed = 0 } or nil })
+    indexer = self:indexer() })
 end
 
--- The mean of the losses since it was asked last.
-function class:mean_loss()
-  local mean = self.sum / math.max(1, self.summed)
-  self.sum, self.summed = 0, 0
-  return mean
+-- How entries are selected to evaluate: an option of evaluate.full, nil without indexers.
+function class:indexer()
+  return self.selects and { select = self.config.indexer.select, seed = 0 } or nil
 end
 
 function class:parameters()
@@ -108,13 +121,13 @@ end
 
 -- training:save(run): all that the next steps depend on.
 function class:save(run)
+  local _ <close> = core.base.hold_interrupts(true)
   local tensors, data = self.optimiser:state()
   for t, name in pairs(self.optimiser.first) do tensors['p.' .. name] = t end
-  run:checkpoint { step = self.step, tensors = tensors, state = { optimiser = data, sum = self.sum + 0.0,
-    summed = self.summed } }
+  run:checkpoint { step = self.step, tensors = tensors, state = { optimiser = data, training = self.state } }
 end
 
--- training:load(from): what run:resume gave.
+-- training:load(from): what run:resume or run:last gave.
 function class:load(from)
   for t, name in pairs(self.optimiser.first) do
     local saved = from.tensors['p.' .. name]
@@ -124,7 +137,7 @@ function class:load(from)
   end
   self.model:changed()
   self.optimiser:restore(from.tensors, from.state.optimiser)
-  self.step, self.sum, self.summed = from.step, from.state.sum, from.state.summed
+  self.step, self.state = from.step, from.state.training
 end
 
 -- --- a run ----------------------------------------------------------------------------------------------
@@ -132,61 +145,125 @@ end
 -- Is the metric of `stop` where the run may end? Losses from above, all else from below.
 local function reached(stop, metrics)
   local value = metrics[stop.metric]
-  if value == nil then
+  if type(value) ~= 'number' then
     local names = {}
     for name, one in pairs(metrics) do
       if type(one) == 'number' then names[#names + 1] = name end
     end
     table.sort(names)
-    error(("stop: there is no metric '%s'; there are %s"):format(stop.metric, table.concat(names, ', ')), 0)
+    error(("stop: there is no metric '%s'%s"):format(stop.metric, opts.suggest(stop.metric, names)), 0)
   end
   if stop.metric:find('loss', 1, true) then return value <= stop.at end
   return value >= stop.at
 end
 
--- point(run, observe) -> metrics. observe(training, line) is told of every step; `line` is what was logged, if anything.
+local function finished(self) return self.state.reached ~= nil or self.step >= self.config.steps end
+
+-- Evaluates and logs when it is time to. Interrupted, it is done again when the run goes on.
+local function report(self, run)
+  local c, s, step = self.config, self.state, self.step
+  local last, line, metrics = step == c.steps, nil, nil
+  if last or c.eval_every and step % c.eval_every == 0 then
+    metrics = self:evaluate()
+    if c.stop and reached(c.stop, metrics) then s.reached, last = step, true end
+  end
+  if step % c.log_every == 0 or last then
+    s.loss = s.summed > 0 and s.sum / s.summed or s.loss
+    line = { step = step, loss = s.loss, norm = s.norm, lr = s.lr, kl = s.kl,
+      tokens_per_second = s.logged_seconds < s.seconds and (s.tokens - s.logged_tokens) / (s.seconds - s.logged_seconds)
+        or nil }
+    s.sum, s.summed, s.logged_tokens, s.logged_seconds = 0.0, 0, s.tokens, s.seconds
+  end
+  if metrics then
+    line = line or { step = step }
+    for name, value in pairs(metrics) do line[name] = value end
+  end
+  if line then run:log(line) end
+  s.reported = step
+  return metrics, line
+end
+
+-- --- how long it takes ------------------------------------------------------------------------------------
+
+local TRIAL <const> = 0.7 -- seconds that are spent on steps
+
+-- Seconds of one step when the training stands at `step`, by doing some.
+local function step_time(self, step, budget)
+  self.step = step
+  local started, count, first = core.base.now(), 0, 0
+  repeat
+    self:advance()
+    count = count + 1
+    if count == 1 then first = core.base.now() - started end
+    self.step = step
+  until core.base.now() - started > budget
+  local took = core.base.now() - started
+  return count > 1 and (took - first) / (count - 1) or took -- the first one takes memory from the system
+end
+
+local estimated = {}
+
+-- trainer.estimate(c) -> seconds of a run with these settings on one thread, measured in about a second. A run that may
+-- stop early takes less.
+function trainer.estimate(c)
+  local settings = {}
+  for key, value in pairs(c) do settings[key] = value end
+  settings.seed = nil
+  local key = config.canonical(settings)
+  if estimated[key] then return estimated[key] end
+  local threads = core.base.threads()
+  core.base.threads(1)
+  local _ <close> = setmetatable({}, { __close = function() core.base.threads(threads) end })
+  local self = trainer.new(c)
+  local phases = { { 0, self.dense_until }, { self.dense_until, self.warm_until }, { self.warm_until, c.steps } }
+  local seconds = 0
+  for _, phase in ipairs(phases) do
+    local n = phase[2] - phase[1]
+    if n > 0 then seconds = seconds + n * step_time(self, phase[1], TRIAL * n / c.steps) end
+  end
+  self.step = c.steps
+  local began = core.base.now()
+  evaluate.full(self.model, self.task, { batches = 1, size = c.eval_size, indexer = self:indexer() })
+  local evaluations = 1 + (c.eval_every and (c.steps - 1) // c.eval_every or 0)
+  seconds = seconds + evaluations * c.eval_batches * (core.base.now() - began)
+  estimated[key] = seconds
+  return seconds
+end
+
+-- point(run, observe) -> metrics. observe(training, line) is told of every step; `line` is what was logged, if any was.
+-- Ended by Ctrl-C or SIGTERM, the run is left with a checkpoint of the last complete step.
 function trainer.point(run, observe)
   core.base.keep_memory()
+  local _ <close> = core.base.hold_interrupts(true)
   local c = run.config
   local self = trainer.new(c)
+  for _, note in ipairs(recipe.notes(c)) do run.notes[#run.notes + 1] = note end
   local from = run:resume()
   if from then self:load(from) end
-  local tokens, seconds = 0, 0 -- of training, in this attempt
-  local since_tokens, since = 0, 0
-  local metrics, kl
-  while self.step < c.steps do
-    local began = core.base.now()
-    local did = self:advance()
-    local took = core.base.now() - began
-    tokens, seconds = tokens + did.tokens, seconds + took
-    since_tokens, since = since_tokens + did.tokens, since + took
-    kl = did.kl or kl
-    local last, line = self.step == c.steps, nil
-    if self.step % c.log_every == 0 or last then
-      line = { step = self.step, loss = self:mean_loss(), norm = did.norm, lr = did.lr, kl = did.kl,
-        tokens_per_second = since_tokens / since }
-      since_tokens, since = 0, 0
-      self.loss = line.loss
+  local saved = self.step
+  local _ <close> = setmetatable({}, { __close = function(_, problem)
+    if problem and core.base.interrupted() and self.step ~= saved then self:save(run) end
+  end })
+  local metrics
+  while true do
+    if self.state.reported < self.step then
+      local line
+      metrics, line = report(self, run)
+      if observe then observe(self, line) end
     end
-    metrics = nil
-    if last or c.eval_every and self.step % c.eval_every == 0 then
-      metrics = self:evaluate()
-      line = line or { step = self.step }
-      for name, value in pairs(metrics) do line[name] = value end
+    if finished(self) then break end
+    if self.step % c.checkpoint_every == 0 and self.step ~= saved then
+      self:save(run)
+      saved = self.step
     end
-    if line then run:log(line) end
-    if observe then observe(self, line) end
-    local stop = metrics and c.stop and reached(c.stop, metrics)
-    if stop or last then
-      metrics.step_reached = stop and self.step or nil
-      break
-    end
-    if self.step % c.checkpoint_every == 0 then self:save(run) end
+    self:advance()
   end
-  self:save(run)
+  if self.step ~= saved then self:save(run) end
+  saved = self.step
   metrics = metrics or self:evaluate()
-  metrics.step, metrics.loss, metrics.kl = self.step, self.loss, kl
-  metrics.tokens_per_second = seconds > 0 and tokens / seconds or nil
+  local s = self.state
+  metrics.step, metrics.step_reached, metrics.loss, metrics.kl = self.step, s.reached, s.loss, s.kl
+  metrics.tokens_per_second = s.seconds > 0 and s.tokens / s.seconds or nil
   metrics.parameters = self:parameters()
   return metrics
 end
