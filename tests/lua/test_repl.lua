@@ -143,7 +143,8 @@ function TestComplete:test_fields_and_methods()
   lu.assertEquals(complete('nosuch.x'), '')
   lu.assertEquals(complete('record.size.x'), '')
   env.layer = kv.attention(kv.mha, { hidden_size = 4, num_attention_heads = 1, head_dim = 4 })
-  lu.assertEquals(complete('layer:'), 'layer:full') -- what modules of the library call is not for the prompt
+  -- what modules of the library call is not for the prompt
+  lu.assertEquals(complete('layer:'), 'layer:full layer:index_scores layer:mask layer:pooling layer:probabilities layer:scores')
   lu.assertFalse(called)
 end
 
