@@ -21,6 +21,8 @@ local class = {} -- what users call
 local internal = setmetatable({}, { __index = class }) -- what other modules call besides
 local meta = { __name = 'kvlab.Model', __index = internal }
 
+function model.is(value) return getmetatable(value) == meta end
+
 local OPTIONS = { 'seed', 'weights', 'tied', 'ffn', 'order', 'quantisers', 'hidden_only', 'norm', 'mlp',
   'positions', 'init', 'records' }
 local QUANTISERS = { 'main', 'index', 'window', 'index_query' }
@@ -266,11 +268,15 @@ function internal:embed(ids, pos0)
   return ops.add(h, ops.embedding(learned, places))
 end
 
--- The normed output of the last layer, and the matrix [V, D] of the head.
-function internal:head(h)
+-- The matrix [V, D] of the head, which is the embedding's when they are tied.
+function internal:head_matrix()
   local p = self.parameters
-  return self:norm(h, p['norm.weight'] and 'norm.weight' or 'model.norm.weight'),
-    p['head.weight'] or p['lm_head.weight'] or p['embed.weight'] or p['model.embed_tokens.weight']
+  return p['head.weight'] or p['lm_head.weight'] or p['embed.weight'] or p['model.embed_tokens.weight']
+end
+
+-- The normed output of the last layer, and the matrix of the head.
+function internal:head(h)
+  return self:norm(h, self.parameters['norm.weight'] and 'norm.weight' or 'model.norm.weight'), self:head_matrix()
 end
 
 function internal:logits(h) return ops.linear(self:head(h)) end

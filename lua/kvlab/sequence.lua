@@ -70,7 +70,7 @@ local function attempt(self, T, f)
 end
 
 -- seq:extend(h, { replay = n }) -> hidden states after the last layer [1, T', D] of a chunk of inputs h [1, T, D]. What
--- is still to be done with them, finish(h), belongs to the attempt.
+-- is still to be done with them, finish(h), belongs to the attempt. A study in seq.study (kvlab.attention) looks on.
 function internal:extend(h, options, finish)
   check_open(self)
   options = options or {}
@@ -85,7 +85,7 @@ function internal:extend(h, options, finish)
   local T = h.shape[2]
   local out, evaluations = attempt(self, T, function(cells)
     for i, one in ipairs(cells) do one:reserve(self.position, T, ratio_of(self, i)) end
-    local result, done = self.model:run(h, self.position, cells, replay)
+    local result, done = self.model:run(h, self.position, cells, replay, self.study)
     if finish then result = finish(result) end
     return result, done
   end)
