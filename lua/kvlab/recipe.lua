@@ -282,7 +282,7 @@ function recipe.resolve(settings)
   if c.eval_every then whole(c, 'eval_every', 1) end
   whole(c, 'seed', 0)
   opts.word(c.precision, { 'float', 'records' }, 'precision')
-  weights.init(c.init, 'init')
+  c.init = weights.init(c.init, 'init')
   opts.word(c.schedule.kind, SCHEDULES, 'schedule: kind')
   recipe.schedule(c, c.steps)
   check_indexer(c)

@@ -38,16 +38,16 @@ local function names_of(t, records)
   local names, seen = {}, {}
   local asked, deployed = shape.asked(records), shape.deployed(t.model.layout, records)
   for _, A in ipairs(t.model.layers) do
-    for _, role in ipairs { 'main', 'index', 'window' } do
-      local s = A.shape
-      local has = role == 'window' and s.local_kv or s.owns and s[role]
-      local name = has and select(2, shape.plan(s, role, asked, deployed)).name
+    local s = A.shape
+    for role, row in pairs { main = s.owns and s.main, index = s.owns and s.index, window = s.local_kv } do
+      local name = row and select(2, shape.plan(s, role, asked, deployed)).name
       if name and not seen[name] then
         seen[name] = true
         names[#names + 1] = name
       end
     end
   end
+  table.sort(names)
   return table.concat(names, ', ')
 end
 
@@ -96,6 +96,8 @@ end
 
 local PATHS = { full = 'whole sequences', decode = 'decoded' }
 
+local function signed(x) return (('%+.5f'):format(x):gsub('^%-(0%.0+)$', '+%1')) end
+
 local function show(t, list, o)
   print(('%s: step %d, %s, %s; %d batches of %d rows'):format(t.run.dir, t.step, t.task.name, tostring(t.model.layout),
     o.batches, o.size))
@@ -116,8 +118,8 @@ local function show(t, list, o)
   local base = list[1].metrics
   for _, way in ipairs(list) do
     if way.path == 'decode' then
-      print(('storing rows in %s costs: val_loss %+.5f, accuracy %+.5f'):format(way.names,
-        way.metrics.val_loss - base.val_loss, way.metrics.accuracy - base.accuracy))
+      print(('storing rows in %s costs: val_loss %s, accuracy %s'):format(way.names,
+        signed(way.metrics.val_loss - base.val_loss), signed(way.metrics.accuracy - base.accuracy)))
     end
   end
 end
