@@ -110,7 +110,9 @@ end
 
 local function count_or_dash(list) return list and number(#list) or '-' end
 
-local function table_of(runs, layers)
+-- With bytes to the last one, or, where these are too wide, rounded.
+local function table_of(runs, layers, width, rounded)
+  local bytes = rounded and format.bytes or number
   local rows = { { 'layer', 'readable', 'scored', 'pool', 'entries', 'window', 'rows', 'keys B', 'KV B', 'so far B' } }
   for _, run in ipairs(runs) do
     local one, r = run.one, run.one.reads
@@ -119,9 +121,16 @@ local function table_of(runs, layers)
       count_or_dash(#one.scored > 0 and one.scored or nil), count_or_dash(one.pool),
       count_or_dash(one.owner and one.selected), count_or_dash(#one.window > 0 and one.window or nil),
       number(#one.selected + #one.window),
-      number(r.index_bytes), number(r.selected_bytes + r.window_bytes) .. several, number(layers[run.last].after) }
+      bytes(r.index_bytes), bytes(r.selected_bytes + r.window_bytes) .. several, bytes(layers[run.last].after) }
   end
-  return format.table(rows)
+  if rounded then rows[1][8], rows[1][9], rows[1][10] = 'keys', 'KV', 'so far' end
+  local lines = format.table(rows)
+  if not rounded then
+    for _, line in ipairs(lines) do
+      if screen.width(line) + 2 > width then return table_of(runs, layers, width, true) end
+    end
+  end
+  return lines
 end
 
 local function sum(self)
@@ -130,6 +139,8 @@ local function sum(self)
   end
   return ('the counters say %s B in all, kv.count %s B'):format(number(self.read_bytes), number(self.counted_bytes))
 end
+
+local function called(self, width) return screen.cut(self.name or tostring(self.layout), width - 2) end
 
 local OPTIONS = { 'width', 'ascii', 'layers', 'file' }
 
@@ -169,16 +180,15 @@ function draw.step(self, options)
     end
   end
   if #rows == 0 then rows[1] = { 'nothing', window_cells({ window = {} }, n) } end
-  local picture = strip { title = ('%s: what the query at position %s reads'):format(self.name or tostring(self.layout),
+  local picture = strip { title = ('%s: what the query at position %s reads'):format(called(self, width),
     number(self.position)), x = 'position; an entry lies over the tokens of its block', from = 0, rows = rows,
     legend = legend_of(rows), width = width, ascii = o.ascii, file = o.file }
   if o.file then return picture end
   local lines = { picture, '' }
-  for _, line in ipairs(table_of(runs, self.layers)) do lines[#lines + 1] = '  ' .. line end
-  lines[#lines + 1] = '  ' .. sum(self)
-  local notes = {}
+  for _, line in ipairs(table_of(runs, self.layers, width)) do lines[#lines + 1] = screen.cut('  ' .. line, width) end
+  local notes = { sum(self) }
   if #runs < #all then
-    notes[1] = ('%d more layers: trace:draw { layers = { %d, %d } }'):format(last - runs[#runs].last,
+    notes[2] = ('%d more layers: trace:draw { layers = { %d, %d } }'):format(last - runs[#runs].last,
       runs[#runs].last + 1, math.min(last, runs[#runs].last + MOST))
   end
   if self.widths then notes[#notes + 1] = 'widths and records that were not given are those of ' .. self.widths end
@@ -226,7 +236,7 @@ function draw.grid(self, options)
   for _, one in ipairs { { RUN, 'layer runs' }, { STORED, 'only its cache is filled' }, { SKIPPED, 'skipped' } } do
     if used[one[1]] then legend[#legend + 1] = one end
   end
-  local title = ('%s: prefill of %s tokens%s'):format(self.name or tostring(L), number(n),
+  local title = ('%s: prefill of %s tokens%s'):format(called(self, width), number(n),
     self.replay and (', decoder on the last %s'):format(number(self.replay)) or '')
   local note = ('evaluations of (position, layer): %s'):format(number(self.evaluations))
   if self.replay then
