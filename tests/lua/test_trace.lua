@@ -154,6 +154,24 @@ function TestTrace:test_presets()
   lu.assertStrContains(tostring(t), 'scored and in the pool')
 end
 
+-- Where a column stands for many positions it says what part of their entries is read.
+function TestTrace:test_long_context()
+  local t = kv.trace('full{window=4,topk=100} hca/128', { position = 999 })
+  local text = t:draw { width = 80, ascii = true }
+  local columns, every = text:match('1 full.-|([^\n]*)'), tonumber(text:match('times (%d+) positions'))
+  lu.assertEquals(#columns, math.ceil(1000 / every))
+  local state = set_of(t.layers[1].selected)
+  for at = 0, #columns - 1 do
+    local read, last = 0, math.min(999, (at + 1) * every - 1)
+    for id = at * every, last do read = read + (state[id] and 1 or 0) end
+    local char = columns:sub(at + 1, at + 1)
+    lu.assertEquals(char, read == 0 and '-' or read == last - at * every + 1 and '#'
+      or tostring(math.max(1, 10 * read // (last - at * every + 1))))
+  end
+  lu.assertEquals(text:match('2 hca.-|([^\n]*)'):match('^#*'), ('#'):rep(math.ceil(896 / every)))
+  for line in text:gmatch('[^\n]+') do lu.assertTrue(#line <= 80, line) end
+end
+
 function TestTrace:test_bad_input()
   check.fails({ 'trace', 'tokens', 'position' }, kv.trace, 'swa', {})
   check.fails({ 'trace', 'number' }, kv.trace, 5, { position = 1 })
