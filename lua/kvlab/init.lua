@@ -79,6 +79,7 @@ kv.tasks = require 'kvlab.tasks'
 
 -- pictures, help, files
 kv.plot = require 'kvlab.plot'
+require 'kvlab.draw' -- Layout:draw, Layer:draw, Attention:draw
 kv.json = require 'kvlab.json'
 kv.suggest = require 'kvlab.suggest'
 kv.help = require('kvlab.help').print

@@ -195,6 +195,14 @@ local function compare(result, stats, reads)
   return out
 end
 
+-- measure.free(m, seq): the memory of the pages goes here, not when the collector comes.
+function measure.free(m, seq)
+  seq:free()
+  for _, of_limit in pairs(m.pools) do
+    for _, pool in pairs(of_limit) do pool:free() end
+  end
+end
+
 -- measure.counted(result, { records =, memory =, model = }) -> the measurement of a count. `records` are those of the
 -- count; `model` is that of measure.model, if it has been made already. A model is used up.
 function measure.counted(result, options)
@@ -218,10 +226,7 @@ function measure.counted(result, options)
     found.allocated_bytes = stats.allocated_bytes
     return found
   end)
-  seq:free() -- the memory of the pages goes here, not when the collector comes
-  for _, of_limit in pairs(m.pools) do
-    for _, pool in pairs(of_limit) do pool:free() end
-  end
+  measure.free(m, seq)
   if not ok then error(out, 0) end
   seconds.step = seconds.select + seconds.attention
   out.name, out.context, out.count, out.seconds = result.name, N, result, seconds

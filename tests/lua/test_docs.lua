@@ -60,7 +60,7 @@ end
 -- Blocks of Lua that require kvlab are programs, and run.
 function TestDocs:test_programs_in_pages_run()
   local found = 0
-  for _, page in ipairs { 'README.md', 'docs/attention.md', 'docs/tensors.md', 'docs/plots.md' } do
+  for _, page in ipairs { 'README.md', 'docs/attention.md', 'docs/pictures.md', 'docs/plots.md', 'docs/tensors.md' } do
     local file <close> = assert(io.open(check.root .. '/' .. page))
     for code in file:read('a'):gmatch('```lua\n(.-)```') do
       if code:find("local kv = require 'kvlab'", 1, true) then

@@ -143,8 +143,7 @@ function TestComplete:test_fields_and_methods()
   lu.assertEquals(complete('nosuch.x'), '')
   lu.assertEquals(complete('record.size.x'), '')
   env.layer = kv.attention(kv.mha, { hidden_size = 4, num_attention_heads = 1, head_dim = 4 })
-  -- what modules of the library call is not for the prompt
-  lu.assertEquals(complete('layer:'), 'layer:full layer:index_scores layer:mask layer:pooling layer:probabilities layer:scores')
+  lu.assertEquals(complete('layer:pro'), 'layer:probabilities') -- not layer:project, which is for the library
   lu.assertFalse(called)
 end
 
