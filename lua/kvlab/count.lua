@@ -128,7 +128,7 @@ function count.layout(L, options)
     error(("access = %s: expected gather or mask"):format(tostring(access)), 0)
   end
   local widths, borrowed = count.widths(L, options.widths)
-  local deployed, asked = shape.deployed(L), shape.asked(options.records)
+  local deployed, asked = shape.deployed(L, options.records), shape.asked(options.records)
 
   local result = { layout = L, name = L.name or tostring(L), context = N, access = access, widths = widths,
     borrowed_widths = borrowed, classes = {}, by_class = {} }

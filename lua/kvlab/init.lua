@@ -54,8 +54,8 @@ local ops = require 'kvlab.ops'
 local tape = require 'kvlab.tape'
 local optim = require 'kvlab.optim'
 kv.tape = tape.new
-for _, name in ipairs { 'cat', 'embedding', 'matmul', 'rms_norm', 'layer_norm', 'hadamard', 'rope', 'attend', 'linear',
-  'swiglu', 'roundtrip', 'cross_entropy' } do
+for _, name in ipairs { 'cat', 'where', 'embedding', 'matmul', 'rms_norm', 'layer_norm', 'hadamard', 'rope', 'attend',
+  'linear', 'swiglu', 'roundtrip', 'cross_entropy' } do
   kv[name] = ops[name]
 end
 kv.is_var = tape.is

@@ -31,13 +31,13 @@ local function pool_of(m, pages)
   end
 end
 
--- model:sequence { records = 'deployed' | name | record | { main =, index =, window = }, rollback = r, pages = n }
+-- model:sequence { records = 'deployed' | 'own' | name | record | { main =, index =, window = }, rollback =, pages = }
 function sequence.new(m, options)
   options = options or {}
   opts.check(options, { 'records', 'rollback', 'pages' }, 'sequence')
   local rollback = opts.whole(options.rollback or 0, 0, 'sequence: rollback')
   local pages = options.pages and opts.whole(options.pages, 1, 'sequence: pages')
-  local asked, deployed = shape.asked(options.records), shape.deployed(m.layout)
+  local asked, deployed = shape.asked(options.records), shape.deployed(m.layout, options.records)
   -- `reach` tokens can be taken back now, `most` when enough have come since the last rollback.
   local self = setmetatable({ model = m, cells = {}, counters = {}, position = 0, most = rollback, reach = 0,
     evaluations = 0 }, meta)

@@ -31,10 +31,14 @@ function kv.attention(layer, widths, options) end
 ---   tied = false the head is the embedding
 ---   norm         'rms', or 'layer': LayerNorm without bias
 ---   mlp          'swiglu', or 'gelu': two matrices without a gate
----   positions    'rope', or 'learned': a table positions.weight of max_position_embeddings rows, and no rotation
+---   positions    'rope', or 'learned': a table positions.weight of max_position_embeddings rows, and no rotation; 'none':
+---                neither
+---   init         { kind =, std = 0.02 } of random matrices: 'default', a deviation of 1 / sqrt(inputs), 'normal', one of
+---                std, or 'nanogpt', the same with projections onto the residual stream divided by sqrt(2 layers)
 ---   order        'expand', 'absorb' or 'merged' for MLA; when missing, several tokens expand, a single one absorbs
 ---   quantisers   { main =, index =, window =, index_query = } of records or their names: Model:forward puts its rows
 ---                through them, as caches would; index queries go through index_query everywhere
+---   records      instead: as of Model:sequence, so that Model:forward computes with what its caches would give back
 --- A layer after the cut (|) that owns its cache is fed the encoder's output, unless it says source = input.
 --- Errors: a width that is missing; a weight that is missing or of another shape; an unknown option.
 --- Source: the released models without what is not attention: no experts, no hyper-connections.
@@ -151,8 +155,8 @@ function Model:weight(name) end
 ---
 --- There is one pool for each record and limit; the sequences of the model share them.
 --- Options:
----   records  'deployed' (the records of the layout, else those that kv.count takes), one record or its name for
----            everything, such as 'f32', or { main =, index =, window = }
+---   records  'deployed' (the records of the layout, else those that kv.count takes), 'own' (else bf16), one record or its
+---            name for everything, such as 'f32', or { main =, index =, window = }
 ---   rollback 0: how many tokens can be taken back. Windows and compressors keep that many rows more
 ---   pages    the most pages of each pool, shared by the sequences that ask for as many; missing: as many as memory allows
 --- Errors: a record that does not fit the rows.

@@ -30,7 +30,7 @@ function plot.bars(options) end
 ---
 --- series: a list of { name, points }. points is a list of { x, y }, a tensor {n, 2}, or the y alone as a list or a
 --- tensor {n}, with x = 1, 2, ... or the field x. Fields: error, for each point a half length or { low, high };
---- style = 'line' or 'points'; mark, its character. nan leaves a gap.
+--- style = 'line', 'points' or 'path' (a line without marks); mark, its character. nan leaves a gap.
 --- x and y: labels with their units. scale is of y, xscale of x: 'linear' or 'log'. from and upto widen the y axis;
 --- height: rows of the text (16).
 --- Errors: no series, no point that can be drawn, lists of different lengths, what is no number.

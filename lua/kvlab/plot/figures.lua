@@ -49,7 +49,7 @@ local function finish(lines, o)
   local columns = math.max(1, math.min(#names, (o.width - 40) // (longest * 8 + 50)))
   local rows = math.ceil(#names / columns)
   local below = #notes * 17 + (#notes > 0 and 8 or 0)
-  local foot = below + rows * 19 + (rows > 0 and 10 or 0)
+  local foot = below + rows * 19 + (rows > 0 and 14 or 0)
   local height = o.height + o.axis + foot
   for i, note in ipairs(notes) do
     lines[#lines + 1] = ("set label %s at screen 0.015, screen %.5f font ',9' tc rgb '#444444'"):format(quote(note),
@@ -57,7 +57,7 @@ local function finish(lines, o)
   end
   lines[#lines + 1] = #names == 0 and 'unset key'
     or ('set key at screen 0.01, screen %.5f left bottom vertical Left reverse maxrows %d samplen 2.5'):format(
-      (below + 4) / height, rows)
+      (below + 8) / height, rows)
   lines[#lines + 1] = ('set bmargin at screen %.5f'):format((foot + o.axis) / height)
   return o.width, height
 end
@@ -85,7 +85,7 @@ function figures.line(o, list, notes, x, y)
     local style = ("lc rgb '%s' dt %d pt %d ps 0.9 lw 1.8"):format(turn(COLOURS, i), (i - 1) % 5 + 1, turn(SHAPES, i))
     if #errors > 0 then
       blocks[#blocks + 1] = block('e' .. i, errors)
-      if #errors > DENSE and series.style == 'line' then
+      if #errors > DENSE and series.style ~= 'points' then
         table.insert(plots, 1, ("$e%d using 1:3:4 with filledcurves fs transparent solid 0.18 noborder lc rgb '%s' "
           .. 'notitle'):format(i, turn(COLOURS, i)))
       else
@@ -93,7 +93,9 @@ function figures.line(o, list, notes, x, y)
           turn(COLOURS, i))
       end
     end
-    if series.style == 'line' then
+    if series.style == 'path' then
+      plots[#plots + 1] = ("$d%d using 1:2 with lines lc rgb '#666666' dt 2 lw 1.2 title %s"):format(i, quote(named))
+    elseif series.style == 'line' then
       plots[#plots + 1] = ('$d%d using 1:2 with linespoints %s pi %d title %s'):format(i, style, marks // 15 + 1,
         quote(named))
     else

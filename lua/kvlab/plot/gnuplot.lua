@@ -46,7 +46,7 @@ function gnuplot.block(name, rows)
 end
 
 function gnuplot.installed()
-  local process = core.system.spawn({ 'gnuplot', '--version' }, core.system.environment(), '/dev/null')
+  local process <close> = core.system.spawn({ 'gnuplot', '--version' }, core.system.environment(), '/dev/null')
   return process ~= nil
 end
 

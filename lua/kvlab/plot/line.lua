@@ -10,7 +10,7 @@ local problem, finite = screen.problem, screen.finite
 local OPTIONS = { 'title', 'x', 'y', 'scale', 'xscale', 'series', 'from', 'upto', 'width', 'height', 'ascii', 'note',
   'file' }
 local FIELDS = { 'x', 'error', 'style', 'mark' }
-local STYLES = { 'line', 'points' }
+local STYLES = { 'line', 'points', 'path' } -- a path is a line without marks
 
 -- A shape for each series; letters when there are more.
 local MARKS = { utf8 = { '●', '○', '▲', '△', '■', '□', '◆', '◇' }, ascii = { '*', 'o', '+', 'x', '#', '@', '%', '=' } }
@@ -170,8 +170,9 @@ local function draw(grid, series, x, y, chars)
           grid:put(c, row, chars.error, 1, series)
         end
       end
-      if before and series.style == 'line' then between(grid, before[1], before[2], c, r, chars.line, series) end
-      grid:put(c, r, series.mark, 3, series)
+      if before and series.style ~= 'points' then between(grid, before[1], before[2], c, r, chars.line, series) end
+      if series.style == 'path' then grid:put(c, r, chars.line, 2, series) end
+      if series.style ~= 'path' then grid:put(c, r, series.mark, 3, series) end
       before = { c, r }
     else
       before = nil
@@ -184,7 +185,8 @@ local function text(o, list, notes, x, y)
   local marks = MARKS[ascii and 'ascii' or 'utf8']
   local chars = { line = ascii and '.' or '·', error = ascii and ':' or '┊' }
   for i, series in ipairs(list) do
-    series.mark = screen.cut(series.mark or marks[i] or string.char(97 + (i - #marks - 1) % 26), 1)
+    local mark = series.mark or marks[i] or string.char(97 + (i - #marks - 1) % 26)
+    series.mark = series.style == 'path' and chars.line or screen.cut(mark, 1)
   end
   local total = screen.size(o.width, math.min(screen.columns(), 100), 20, 1000, 'plot.line: width')
   local height = screen.size(o.height, 16, 3, 200, 'plot.line: height')
