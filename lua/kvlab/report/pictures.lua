@@ -154,8 +154,8 @@ function pictures.metric_curves(result, wanted)
   end
   local list = {}
   for i, name in ipairs(names) do
-    if type(wanted) == 'table' or i <= wanted and not ASIDE[name] then
-      list[i] = pictures.curve_plot(result, name, all[name])
+    if type(wanted) == 'table' or i <= wanted and (not ASIDE[name] or name == result.quality) then
+      list[#list + 1] = pictures.curve_plot(result, name, all[name])
     end
   end
   return list
