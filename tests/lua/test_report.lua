@@ -54,7 +54,9 @@ TestCurves = {}
 
 function TestCurves:test_over_seeds()
   local all, names = pictures.curves(kv.report(main))
-  lu.assertEquals(names, { 'loss' })
+  lu.assertEquals(names, { 'loss', 'tokens' })
+  lu.assertEquals(#pictures.metric_curves(kv.report(main), 6), 1) -- tokens only when they are asked for
+  lu.assertEquals(#pictures.metric_curves(kv.report(main), { 'tokens', 'loss' }), 2)
   lu.assertEquals(#all.loss, 2)
   lu.assertEquals(all.loss[1].label, 'layout=[full/1 full/1]')
   lu.assertEquals(all.loss[2].runs, 3)

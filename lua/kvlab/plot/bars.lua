@@ -29,7 +29,8 @@ local function read(o)
     local parts = screen.list(given[2])
     for k, part in ipairs(type(parts) == 'table' and parts or { parts == nil and 'nothing' or parts }) do
       if type(part) ~= 'number' or not finite(part) or part < 0 or part > LARGEST then
-        problem('plot.bars', 'row %d (%s): expected values of 0 or more (to 1e290), got %s', i, row.label, tostring(part))
+        problem('plot.bars', 'row %d (%s): expected values of 0 or more (to 1e290), got %s', i, row.label,
+          tostring(part))
       end
       row.parts[k], row.total = part, row.total + part
     end
