@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/select.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -71,6 +72,14 @@ static int base_isatty(lua_State *L) {
     lua_Integer fd = luaL_checkinteger(L, 1);
     luaL_argcheck(L, fd >= 0 && fd <= 2, 1, "expected 0 (stdin), 1 (stdout) or 2 (stderr)");
     lua_pushboolean(L, isatty((int)fd));
+    return 1;
+}
+
+/* columns() -> the width of the terminal that is the standard output; nothing when it is none */
+static int base_columns(lua_State *L) {
+    struct winsize size;
+    if (ioctl(1, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 0;
+    lua_pushinteger(L, size.ws_col);
     return 1;
 }
 
@@ -343,6 +352,7 @@ static const luaL_Reg base_funcs[] = {{"live_bytes", base_live_bytes},
                                       {"blas_single_thread", base_blas_single_thread},
                                       {"keep_memory", base_keep_memory},
                                       {"isatty", base_isatty},
+                                      {"columns", base_columns},
                                       {"catch_interrupts", base_catch_interrupts},
                                       {"interruptible", base_interruptible},
                                       {"watch", base_watch},

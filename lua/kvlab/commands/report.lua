@@ -11,6 +11,7 @@ local command = {
 (n), the bytes of the cache when a run has a layout, and a * on the rows that no other row beats in cost and quality.
 --against adds the differences to one row, seed by seed, and whether they exceed the noise. May be asked while the
 sweep runs. Mixed commits and versions are said.]],
+  example = 'kvlab report runs/records',
   options = {
     { 'by', 'KEY,...', 'rows by these settings only; all else counts as repetitions' },
     { 'quality', 'METRIC', 'the metric of the front (the first that the experiment measures)' },
