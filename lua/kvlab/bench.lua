@@ -96,7 +96,7 @@ function bench.run(b, options)
     while rounds < ROUNDS or core.base.now() < stop do
       for _, limit in ipairs(limits) do sample(limit.timer) end
       sample(kernel)
-      collectgarbage()
+      if not job.keep_garbage then collectgarbage() end
       rounds = rounds + 1
       if rounds >= 200 then break end
     end
@@ -108,7 +108,8 @@ function bench.run(b, options)
     if job.close then job.close() end
     local took = best(kernel)
     return { name = b.name, threads = threads, value = job.work / took / b.scale, limit = job.work / least / b.scale,
-      ratio = least / took, target = b.target, unit = b.unit, spread = median(kernel) / took,
+      ratio = least / took, target = b.target, unit = b.unit, seconds = took, parameters = job.parameters,
+      spread = median(kernel) / took,
       cpu = kernel.cpu / kernel.took / threads }
   end)
   core.base.threads(before)
@@ -277,6 +278,8 @@ add('batch', 'tokens of 16 sequences decoded together; limit: the same ones one 
     for i = 1, 16 do together[i]:free() alone[i]:free() end
   end }
 end)
+
+require('kvlab.bench_training').add(add)
 
 -- --- by name ------------------------------------------------------------------------------------------
 function bench.names()

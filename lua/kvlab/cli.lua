@@ -1,12 +1,13 @@
 -- cli.lua: the command line. Parses options, runs a subcommand, turns errors into one line and an exit status:
 -- 0 fine, 1 the job failed, 2 bad usage. A subcommand is a file in commands/ that returns
---   { name, summary, usage, text, example, options = { { name, argument or nil, help }, ... }, run = function(args, options) }
+--   { name, summary, usage, text, example, options = { { name, argument or nil, help }, ... },
+--     run = function(args, options) }
 -- An option may have short = 'j' (-j N, -jN) and many = true (may be given again: its value is a list).
 local suggest = require 'kvlab.suggest'
 
 local cli = {}
 
-cli.order = { 'kv', 'layout', 'records', 'run', 'check', 'measure', 'bench', 'sweep', 'report',
+cli.order = { 'kv', 'layout', 'records', 'run', 'check', 'measure', 'bench', 'sweep', 'report', 'lesson',
   'help' }
 
 local GLOBAL = { { 'json', nil, 'print JSON' }, { 'debug', nil, 'show the stack trace of an error' },

@@ -112,6 +112,7 @@ end
 -- count.layout(L, options) -> the result (docs/counting.md). options: context (131072), records (as in
 -- shape.asked), widths (changes), access ('gather' or 'mask').
 function count.layout(L, options)
+  L = layout.of(L, 'count')
   options = options or {}
   opts.check(options, OPTIONS, 'count', 'option')
   local N = context_of(options.context)
@@ -120,7 +121,7 @@ function count.layout(L, options)
     error(("access = %s: expected gather or mask"):format(tostring(access)), 0)
   end
   local widths, borrowed = count.widths(L, options.widths)
-  local deployed, asked = shape.deployed(L), shape.asked(options.records)
+  local deployed, asked = shape.deployed(L, options.records), shape.asked(options.records)
 
   local result = { layout = L, name = L.name or tostring(L), context = N, access = access, widths = widths,
     borrowed_widths = borrowed, classes = {}, by_class = {} }

@@ -10,6 +10,7 @@
 --   seeds     a number or a list
 --   measure, better, cost    the metrics for a report, 'less' or 'more', and what is paid for them
 --   within    settings that rivals of the Pareto front have to share
+--   by        settings that name a point, where others follow from them; missing: all that vary
 --   timeout   seconds of one run
 --   estimate  function(config) -> seconds
 local config = require 'kvlab.config'
@@ -21,7 +22,7 @@ local record = require 'kvlab.record'
 local experiment = {}
 
 local KEYS = { 'name', 'point', 'worker', 'version', 'defaults', 'fixed', 'vary', 'seeds', 'measure', 'better', 'cost',
-  'within', 'timeout', 'estimate', 'resolve' }
+  'within', 'by', 'timeout', 'estimate', 'resolve' }
 local FROM_WORKER = { 'point', 'defaults', 'resolve', 'estimate' }
 local MOST <const> = 100000 -- points: an iterator that never ends is a mistake
 
@@ -216,8 +217,8 @@ local function resolved(E, settings)
   return values
 end
 
--- The settings that differ between points, sorted, the seed last.
-local function varying(points)
+-- The settings that differ between points, sorted, the seed last; `by`, when given, instead of all but the seed.
+local function varying(points, by)
   local first, keys, seen = {}, {}, {}
   for _, point in ipairs(points) do
     for key, value in pairs(point.config) do
@@ -227,10 +228,11 @@ local function varying(points)
       else first[key][2] = first[key][2] + 1 end
     end
   end
+  if by then keys, first = table.move(by, 1, #by, 1, {}), {} end
   for key, of in pairs(first) do
     if (seen[key] or of[2] < #points) and key ~= 'seed' then keys[#keys + 1] = key end
   end
-  table.sort(keys)
+  if not by then table.sort(keys) end
   if seen.seed then keys[#keys + 1] = 'seed' end
   return keys
 end
@@ -284,7 +286,7 @@ function experiment.points(E, options)
       end
     end
   end
-  local keys = varying(points)
+  local keys = varying(points, E.by)
   local chosen = {}
   for _, point in ipairs(points) do
     point.label = config.label(point.config, keys)

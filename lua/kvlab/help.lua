@@ -1,8 +1,11 @@
 -- help.lua: what kv.help prints, from the declarations in lua/kvlab/meta (kvlab.declarations) and from kvlab.topics.
 local core = require 'kvlab.core'
 local declarations = require 'kvlab.declarations'
+local layer = require 'kvlab.layer'
+local record = require 'kvlab.record'
 local suggest = require 'kvlab.suggest'
 local terminal = require 'kvlab.terminal'
+local topics = require 'kvlab.topics'
 
 local help = {}
 
@@ -93,7 +96,7 @@ function help.names()
   for _, place in ipairs(declarations.place_names()) do add(place) add((place:gsub('^kv%.', ''))) end
   for _, area in ipairs(AREAS) do add(area[1]) end
   for name in pairs(LISTS) do add(name) end
-  for _, topic in ipairs(require('kvlab.topics').all()) do
+  for _, topic in ipairs(topics.all()) do
     for _, name in ipairs(topic.kind == 'problem' and {} or topic.names) do add(name) end
   end
   return names
@@ -118,9 +121,9 @@ local function add_row(lines, line)
   table.move(terminal.wrap(rest, width(), '  ' .. first, hanging), 1, 100, #lines + 1, lines)
 end
 
--- Adds the lines of a text, indented by two and filled to the width of the terminal. Indented lines are rows of a table,
--- and one that is indented much more goes on with the row before; a blank line, or a word with a colon such as
--- `Errors:`, begins a paragraph.
+-- Adds the lines of a text, indented by two and filled to the width of the terminal. Indented lines are rows of a
+-- table, and one that is indented much more goes on with the row before; a blank line, or a word with a colon such
+-- as `Errors:`, begins a paragraph.
 local function add_doc(lines, doc)
   local paragraph, row = {}, nil
   local function flush()
@@ -197,7 +200,7 @@ local function list_text(word)
     end
     return lines
   end
-  for _, topic in ipairs(require('kvlab.topics').all()) do
+  for _, topic in ipairs(topics.all()) do
     if topic.kind == LISTS[word] then add(topic.name, topic.about and { topic.about } or topic.page().lines) end
   end
   return lines
@@ -206,7 +209,7 @@ end
 -- The page of a name, and what else has that name: lines, or nil.
 local function named(name)
   local found = help.lookup(name)
-  local others = require('kvlab.topics').find(name)
+  local others = topics.find(name)
   local lines
   if found then lines = type(found) == 'table' and entry_text(found) or place_text(found)
   elseif #others > 0 then lines = topic_text(table.remove(others, 1)) end
@@ -246,7 +249,7 @@ end
 
 -- One screen of 80 columns and 24 lines, the prompt below it included.
 local function map_text()
-  local topics = require('kvlab.topics').all()
+  local all = topics.all()
   local of_area, seen, classes, of_kind = {}, {}, {}, {}
   for _, entry in ipairs(in_order()) do
     local area = area_of(entry)
@@ -260,7 +263,7 @@ local function map_text()
   for _, place in ipairs(declarations.place_names()) do
     if not place:find('^kv') then classes[#classes + 1] = place end
   end
-  for _, topic in ipairs(topics) do
+  for _, topic in ipairs(all) do
     of_kind[topic.kind] = of_kind[topic.kind] or {}
     table.insert(of_kind[topic.kind], topic.name)
   end
@@ -275,10 +278,10 @@ local function map_text()
   row('shell', 'kvlab ' .. joined(of_kind.kvlab or {}))
   if of_kind.lesson then row('lessons', joined(of_kind.lesson)) end
   for _, line in ipairs { '',
-    "help(x) explains a function, an object, a layer; help 'NAME' what has that name,",
+    "help(x) explains a function, object or layer; help 'NAME' what has that name,",
     "also a word on the left: help(kv.count), help 'Tensor:topk', help 'tensors'.",
     "help 'the message of an error', or help(_e) after one, says what to do.",
-    '_ is the last value; x; shows nothing. TAB completes, Ctrl-C stops, Ctrl-D ends.' } do
+    '_ is the last value; x; shows none. TAB completes, Ctrl-C stops, Ctrl-D ends.' } do
     lines[#lines + 1] = line
   end
   return lines
@@ -288,7 +291,7 @@ end
 
 -- What is known of a message: its explanation, or the function that raised it; lines, or nil.
 local function message_text(message)
-  local topic = require('kvlab.topics').problem(message)
+  local topic = topics.problem(message)
   if topic then return topic_text(topic) end
   local name = message:match('^([%a_][%w_.]*):%s')
   local entry = name and help.lookup(name)

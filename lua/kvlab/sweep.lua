@@ -202,7 +202,7 @@ local OPTIONS = { 'dir', 'jobs', 'retry', 'budget', 'set', 'only', 'say' }
 local function describe(E, dir, keys)
   run.write_whole(('%s/%s.sweep.json'):format(dir, E.name), json.encode({ name = E.name, file = E.file,
     keys = json.array(keys), measure = json.array(E.measure or {}), better = E.better, cost = E.cost,
-    within = json.array(E.within or {}) },
+    within = json.array(E.within or {}), by = E.by and json.array(E.by) or nil },
     { indent = 2 }) .. '\n')
 end
 

@@ -237,6 +237,15 @@ end
 part 'slice'
 part 'select'
 
+function class.index_select(x, dim, ids)
+  return record(x.tape, x.value:index_select(dim, ids), function(g)
+    local shape = g.shape
+    for i in ipairs(shape) do shape[i] = i == (dim > 0 and dim or #shape + 1 + dim) and shape[i] or 1 end
+    local none <close> = tensor.zeros(x.shape)
+    give(x, none:scatter_add(dim, ids:reshape(shape):expand(g.shape):contiguous(), g))
+  end)
+end
+
 -- cat(list, dim) with Vars among the tensors of the list.
 function M.cat(list, dim)
   local tape = tape_of(table.unpack(list))
@@ -290,15 +299,30 @@ var_meta.__div = binary(function(a, b) return a / b end, function(g, _, b) retur
   function(g, _, b, out)
     return (g * out):div_(b):mul_(-1)
   end)
--- The exponent is a number or a tensor; it gets no gradient.
-function var_meta.__pow(x, n)
-  if not is(x) or is(n) then error('tape: the exponent of ^ must be a number or a tensor, its base a Var', 0) end
-  local v = x.value
-  return record(x.tape, v ^ n, function(g) give(x, reduce(v ^ (n - 1) * n * g, x.shape)) end)
-end
+-- The slope in the exponent is out * log(base), and 0 at the base 0, where the logarithm is not.
+var_meta.__pow = binary(function(a, b) return a ^ b end, function(g, a, b) return a ^ (b - 1) * b * g end,
+  function(g, a, _, out)
+    if type(a) == 'number' then return g * out * (a == 0 and 0 or math.log(a)) end
+    return tensor.where(a:eq(0), 0, out * a:log()) * g
+  end)
+-- Where both are equal, each gets half.
+local function larger(u, v) return u:gt(v):to 'float32' + u:eq(v):to 'float32' * 0.5 end
+local function from_larger(g, a, b) return g * larger(a, b) end
+local function from_smaller(g, a, b) return g * (1 - larger(a, b)) end
+class.maximum = binary(function(a, b) return a:maximum(b) end, from_larger, from_smaller)
+class.minimum = binary(function(a, b) return a:minimum(b) end, from_smaller, from_larger)
 M.add = var_meta.__add
 class.add, class.sub, class.mul, class.div, class.pow = var_meta.__add, var_meta.__sub, var_meta.__mul, var_meta.__div,
   var_meta.__pow
+
+-- where(condition, a, b) with Vars for a or b; the condition has no gradient.
+function M.where(condition, a, b)
+  local chosen = value(condition)
+  return record(tape_of(a, b), tensor.where(chosen, value(a), value(b)), function(g)
+    if is(a) then give(a, reduce(tensor.where(chosen, g, 0), a.shape)) end
+    if is(b) then give(b, reduce(tensor.where(chosen, 0, g), b.shape)) end
+  end)
+end
 
 local function unary(name, back)
   class[name] = function(x)
@@ -331,24 +355,31 @@ local function spread(g, x, dim)
   return g:reshape(shape):expand(x.shape)
 end
 
-local function reduction(name, scale)
+-- back(d, x, dim, out): the gradient from d, which is that of the result, repeated over the shape of x.
+local function reduction(name, back)
   class[name] = function(x, dim, keep)
     local v = x.value
-    local n = dim and x.shape[dim > 0 and dim or #x.shape + 1 + dim] or x.size
     local out
     if dim then out = v[name](v, dim, keep)
     else
       local flat <close> = v:reshape(-1)
       out = flat[name](flat, 1)
     end
-    return record(x.tape, out, function(g)
-      local d = spread(g, x, dim)
-      give(x, scale and d * (1 / n) or d:clone())
-    end)
+    return record(x.tape, out, function(g) give(x, back(spread(g, x, dim), x, dim, out)) end)
   end
 end
-reduction('sum', false)
-reduction('mean', true)
+reduction('sum', function(d) return d:clone() end)
+reduction('mean', function(d, x, dim)
+  return d * (1 / (dim and x.shape[dim > 0 and dim or #x.shape + 1 + dim] or x.size))
+end)
+-- Elements that are equally large share the gradient.
+local function extreme(d, x, dim, out)
+  local there = x.value:eq(spread(out, x, dim)):to 'float32'
+  if dim then return d * there / there:sum(dim, true) end
+  return d * there * (1 / there:sum())
+end
+reduction('max', extreme)
+reduction('min', extreme)
 
 function class.softmax(x, dim)
   dim = dim or #x.shape
@@ -360,6 +391,22 @@ function class.log_softmax(x, dim)
   dim = dim or #x.shape
   local out = x.value:log_softmax(dim)
   return record(x.tape, out, function(g) give(x, g - out:exp() * g:sum(dim, true)) end)
+end
+
+function class.logsumexp(x, dim)
+  dim = dim or #x.shape
+  local v = x.value
+  return record(x.tape, v:logsumexp(dim), function(g) give(x, v:softmax(dim) * spread(g, x, dim)) end)
+end
+
+-- The gradient of an element is the sum of those from it to the end.
+function class.cumsum(x, dim)
+  dim = dim or #x.shape
+  return record(x.tape, x.value:cumsum(dim), function(g)
+    local n = x.shape[dim > 0 and dim or #x.shape + 1 + dim]
+    local backwards = (n - 1) - tensor.arange(0, n - 1)
+    give(x, g:index_select(dim, backwards):cumsum(dim):index_select(dim, backwards))
+  end)
 end
 
 function class.gather(x, dim, ids)

@@ -1,9 +1,9 @@
--- topics.lua: what kv.help explains besides the functions of kv: terms and errors (lua/kvlab/meta), records, presets,
--- lessons, subcommands.
+-- topics.lua: what kv.help explains besides the functions of kv: terms and errors (lua/kvlab/meta), records,
+-- presets, lessons, subcommands.
 --
--- A topic has a kind, a name, names (all of them), about (a line, or nil) and page() -> { title, lines, examples, shell }.
--- An example is {code, expected} and runs as it stands, but that of a lesson, which is typed at the prompt; shell is the
--- example of a subcommand.
+-- A topic has a kind, a name, names (all of them), about (a line, or nil) and page() -> { title, lines, examples,
+-- shell }. An example is {code, expected} and runs as it stands, but that of a lesson, which is typed at the
+-- prompt; shell is the example of a subcommand.
 local count = require 'kvlab.count'
 local declarations = require 'kvlab.declarations'
 local format = require 'kvlab.format'
@@ -30,8 +30,8 @@ function topics.record_page(rec)
   if not known then dims, plan = ANY_WIDTH, rec:plan(ANY_WIDTH) end
   local lines = { rec.about or 'A record of your own.' }
   if rec.source then lines[2] = 'Source: ' .. rec.source end
-  lines[#lines + 1] = rec:formula(dims) .. (known and '' or (' (at %d channels)'):format(dims.channels))
-  lines[#lines + 1] = ('A page has %s entries, %s B.'):format(format.number(plan.page_entries),
+  lines[#lines + 1] = '  ' .. rec:formula(dims) .. (known and '' or (' (at %d channels)'):format(dims.channels))
+  lines[#lines + 1] = ('  A page has %s entries, %s B.'):format(format.number(plan.page_entries),
     format.number(plan.page_bytes))
   local page = { title = 'record ' .. rec.name, lines = lines, examples = {} }
   if pcall(record.named, rec.name) then

@@ -2,6 +2,7 @@
 -- every Debian) provides. A session is driven by waiting for what it prints, never by time alone.
 local lu = require 'luaunit'
 local check = require 'check'
+local complete_names = require('kvlab.complete').names
 local kv = require 'kvlab'
 local preview = require 'kvlab.preview'
 local repl = require 'kvlab.repl'
@@ -104,7 +105,7 @@ function TestPreview:test_small_values()
   lu.assertEquals(preview {}, '{}')
   lu.assertEquals(preview { 1, 2.5, 'a', true }, "{1, 2.5, 'a', true}")
   lu.assertEquals(preview { 1, b = { 2 }, a = {}, ['c d'] = "'\n\0" },
-    "{1, a = {}, b = {...}, ['c d'] = '\\'\\n\\0'}")
+    "{1, a = {}, b = {2}, ['c d'] = '\\'\\n\\0'}")
   lu.assertEquals(preview(setmetatable({}, { __tostring = function() return 'me' end })), 'me')
 end
 
@@ -116,9 +117,9 @@ function TestPreview:test_bounded()
   for _, value in ipairs { long, keys, wide } do
     local text = preview(value)
     lu.assertTrue(#text < 1000)
-    lu.assertTrue(select(2, text:gsub('\n', '\n')) < 10)
+    lu.assertTrue(select(2, text:gsub('\n', '\n')) < 24)
   end
-  lu.assertStrContains(preview(long), '... (99993 more)')
+  lu.assertStrContains(preview(long), '... (99980 more)')
   lu.assertTrue(#preview(('x'):rep(1e6)) < 30000)
 end
 
@@ -131,19 +132,31 @@ function TestComplete:test_fields_and_methods()
   local lazy = setmetatable({}, { __index = function() called = true end })
   local env = repl.environment(kv)
   env.record, env.lazy, env.text = object, lazy, 'abc'
-  local function complete(word) return table.concat(repl.complete(word, env, kv), ' ') end
-  lu.assertEquals(complete('kv.json.e'), 'kv.json.encode')
-  lu.assertEquals(complete('json.en'), 'json.encode')
-  lu.assertEquals(complete('2+json.en'), '2+json.encode')
+  -- As readline does: a word begins after a dot, a colon, an operator, a quote or a slash.
+  local function complete(line)
+    local names, ending = complete_names(line, line:match('[%w_.-]*$'):match(line:find '[\'"]' and '.*' or '[%w_]*$'),
+      env, kv)
+    return table.concat(names, ' ') .. ending
+  end
+  lu.assertEquals(complete('kv.json.e'), 'encode')
+  lu.assertEquals(complete('json.en'), 'encode')
+  lu.assertEquals(complete('2+json.en'), 'encode')
   lu.assertEquals(complete('js'), 'json')
-  lu.assertEquals(complete('record.'), 'record.other record.own record.plan record.size')
-  lu.assertEquals(complete('record:'), 'record:other record:plan')
-  lu.assertEquals(complete('text:up'), 'text:upper')
-  lu.assertEquals(complete('lazy.field.x'), '')
-  lu.assertEquals(complete('nosuch.x'), '')
-  lu.assertEquals(complete('record.size.x'), '')
+  lu.assertEquals(complete('whi'), 'while')
+  lu.assertEquals(complete('record.'), 'other own plan size')
+  lu.assertEquals(complete('record:'), 'other plan')
+  lu.assertEquals(complete('text:up'), 'upper')
+  for _, line in ipairs { 'lazy.field.x', 'nosuch.x', 'record.size.x', 'f().x', 'record...o', '1 .. "a".x' } do
+    lu.assertEquals(complete(line), '', line)
+  end
+  lu.assertEquals(complete('record..jso'), 'json')
+  lu.assertEquals(complete("kv.preset 'v4.1-f"), "v4.1-flash'")
+  lu.assertEquals(complete("require 'kvlab.lesso"), 'kvlab.lesson kvlab.lessons kvlab.lessons.')
+  lu.assertEquals(complete("io.open('tests/lua/test_repl"), "test_repl.lua'")
+  lu.assertEquals(complete("io.open('test"), 'tests/')
+  lu.assertEquals(complete("lesson 'csa2"), "csa2'")
   env.layer = kv.attention(kv.mha, { hidden_size = 4, num_attention_heads = 1, head_dim = 4 })
-  lu.assertEquals(complete('layer:'), 'layer:full') -- what modules of the library call is not for the prompt
+  lu.assertEquals(complete('layer:'), 'full') -- what modules of the library call is not for the prompt
   lu.assertFalse(called)
 end
 

@@ -70,8 +70,8 @@ function command.run(args, options)
     local out = {}
     for i, r in ipairs(results) do
       out[i] = json.object { { 'name', r.name }, { 'threads', r.threads }, { 'value', r.value }, { 'limit', r.limit },
-        { 'ratio', r.ratio }, { 'target', r.target }, { 'unit', r.unit }, { 'spread', r.spread },
-        { 'cpu', r.cpu } }
+        { 'ratio', r.ratio }, { 'target', r.target }, { 'unit', r.unit }, { 'seconds', r.seconds },
+        { 'parameters', r.parameters }, { 'spread', r.spread }, { 'cpu', r.cpu } }
     end
     print(json.encode(json.object { { 'benches', json.array(out) } }, { indent = 2 }))
   else
