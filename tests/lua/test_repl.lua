@@ -1,6 +1,7 @@
 -- The prompt: piped lines, completion, and real sessions on a pseudo-terminal that `script` (util-linux, in
 -- every Debian) provides. A session is driven by waiting for what it prints, never by time alone.
 local lu = require 'luaunit'
+local base = require('kvlab.core').base
 local check = require 'check'
 local complete_names = require('kvlab.complete').names
 local kv = require 'kvlab'
@@ -152,11 +153,12 @@ function TestComplete:test_fields_and_methods()
   lu.assertEquals(complete('record..jso'), 'json')
   lu.assertEquals(complete("kv.preset 'v4.1-f"), "v4.1-flash'")
   lu.assertEquals(complete("require 'kvlab.lesso"), 'kvlab.lesson kvlab.lessons kvlab.lessons.')
-  lu.assertEquals(complete("io.open('tests/lua/test_repl"), "test_repl.lua'")
+  lu.assertEquals(complete("io.open('tests/lua/test_repl."), "test_repl.lua'")
   lu.assertEquals(complete("io.open('test"), 'tests/')
   lu.assertEquals(complete("lesson 'csa2"), "csa2'")
+  -- What modules of the library call is not for the prompt.
   env.layer = kv.attention(kv.mha, { hidden_size = 4, num_attention_heads = 1, head_dim = 4 })
-  lu.assertEquals(complete('layer:'), 'full') -- what modules of the library call is not for the prompt
+  lu.assertEquals(complete('layer:'), 'full index_scores mask pooling probabilities scores')
   lu.assertFalse(called)
 end
 
@@ -165,7 +167,8 @@ end
 local Terminal = {}
 Terminal.__index = Terminal
 
--- start(options): a session on a pseudo-terminal. options.readline = false hides the readline library.
+-- start(options): a session on a pseudo-terminal. options.readline = false hides the readline library; options.launcher
+-- is the program in place of LAUNCHER.
 local function start(options)
   local self = setmetatable({ dir = directory(), seen = 0 }, Terminal)
   local launcher, fifo = self.dir .. '/launch.lua', self.dir .. '/keys'
@@ -173,7 +176,7 @@ local function start(options)
   self.state = options.state or self.dir .. '/state'
   local file = assert(io.open(launcher, 'w'))
   file:write(options.readline == false and "require('kvlab.core').readline.open = function() return false end\n" or '',
-    LAUNCHER)
+    options.launcher or LAUNCHER)
   file:close()
   os.execute('mkfifo ' .. quote(fifo))
   -- The sanitizer's run-time belongs to lua5.4 alone, and readline keeps memory to its end.
@@ -288,6 +291,108 @@ function TestTerminal:test_unwritable_history_is_noted_once()
   s:type('\4', 'exit=0')
   local _, notes = s:finish():gsub('history is not kept', '')
   lu.assertEquals(notes, 1)
+end
+
+function TestTerminal:test_tab()
+  lu.skipIf(not has_readline, 'the readline library is not installed')
+  local s = start {}
+  s:wait('kvlab> ')
+  s:type("kv.preset 'v4.1-f\t", "kv.preset 'v4.1-flash'") -- with the quote
+  s:type('.cut\n', 'kvlab> ')
+  s:type('mine = { one = "first", other = 2 }\n', 'kvlab> ')
+  s:type('mine.o\t', 'one', 'other') -- several: they are listed
+  s:type('n\t\n', 'first', 'kvlab> ')
+  s:type("help 'sliding_win\t\3", 'kvlab> ') -- nothing fits, nothing is added
+  s:type('"al" .. "ive"\n', 'alive', 'kvlab> ')
+  s:type('\4', 'exit=0')
+  s:finish()
+end
+
+-- Work inside the library stops too: a product of large matrices, counting, a model.
+function TestTerminal:test_interrupts_the_library()
+  local s = start {}
+  s:wait('kvlab> ')
+  s:type('big = kv.ones(700, 700);\n', 'kvlab> ')
+  for _, work in ipairs { 'while true do big:matmul(big):free() end',
+    "while true do kv.count(kv.preset 'v4.1-flash') end",
+    'm = kv.model("mha", { hidden_size = 64, num_attention_heads = 2, head_dim = 32, vocab_size = 99 }) '
+      .. 'q = m:sequence() while true do q:prefill { 1, 2, 3 } q:reset() end' } do
+    s:type('print("go".."ing") ' .. work .. '\n', 'going')
+    local began = base.now()
+    s:type('\3', 'interrupted', 'kvlab> ')
+    lu.assertTrue(base.now() - began < 3, work) -- a busy machine; it is 0.1 s
+  end
+  s:type('big.size\n', '490000', 'kvlab> ')
+  s:type('\4', 'exit=0')
+  s:finish()
+end
+
+function TestTerminal:test_a_lesson()
+  local s = start {}
+  s:wait('kvlab> ')
+  s:type("lesson 'cache'\n", 'Lesson 1: ', '[cache 1/8: next; back, again, quit]', 'kvlab> ')
+  s:type('next\n', 'Question: ', '[cache 2/8: answer(...), or skip', 'kvlab> ')
+  s:type('next({ "a" })\n', '1\ta', 'kvlab> ') -- Lua's own
+  s:type('next\n', 'The question is open', 'kvlab> ')
+  s:type('answer(3)\n', 'Not 3.', 'kvlab> ')
+  s:type('answer "many"\n', "'many' is no answer here", 'kvlab> ')
+  s:type('answer(nosuch)\n', 'nil is no answer here', 'kvlab> ')
+  s:type('mine = 1000 * 1001 // 2\n', 'kvlab> ')
+  s:type('answer(mine)\n', 'Right.', '[cache 2/8: next; back, again, quit]', 'kvlab> ')
+  s:type('back\n', '[cache 1/8: ', 'kvlab> ')
+  s:type('while true do end\n')
+  s:type('\3', 'interrupted', 'kvlab> ') -- and the lesson goes on
+  s:type('next\n', '[cache 2/8: ', 'kvlab> ')
+  s:type('quit\n', "lesson 'cache' goes on at step 2.", 'kvlab> ')
+  s:type('mine, K ~= nil\n', '500500\ttrue', 'kvlab> ') -- variables stay
+  s:type("lesson 'cahce'\n", "did you mean 'cache'?", 'kvlab> ')
+  s:type('\4', 'exit=0')
+  lu.assertStrContains(slurp(s.state .. '/kvlab/lessons'), 'cache 2\n')
+  s:finish()
+end
+
+function TestTerminal:test_a_lesson_from_the_shell()
+  local s = start { launcher = [[require('kvlab.lesson').begin_with 'mla' ]] .. LAUNCHER }
+  s:wait('Ctrl-D ends.') s:wait('Lesson 2: ') s:wait('[mla 1/') s:wait('kvlab> ')
+  s:type('quit\n', "lesson 'mla' goes on at step 1.", 'kvlab> ')
+  s:type('\4', 'exit=0')
+  s:finish()
+end
+
+function TestTerminal:test_history_survives_a_kill()
+  local state = directory()
+  local s = start { state = state, launcher = [[io.stdout:write('pid=', io.open('/proc/self/stat'):read('n'), '.\n')
+]] .. LAUNCHER }
+  s:wait('pid=') s:wait('kvlab> ')
+  local pid = slurp(s.log):match('pid=(%d+)%.')
+  s:type('6 * 7\n', '42', 'kvlab> ')
+  s:type('print("go".."ing") while true do end\n', 'going') -- killed while it runs
+  os.execute('kill -9 ' .. pid)
+  s:wait('exit=137')
+  s:finish()
+  lu.assertStrContains(slurp(state .. '/kvlab/history'), '6 * 7\nprint("go".."ing") while true do end\n')
+  if has_readline then
+    s = start { state = state }
+    s:wait('kvlab> ')
+    s:type('\16\16\n', '42', 'kvlab> ') -- twice Ctrl-P
+    s:type('\4', 'exit=0')
+    s:finish()
+  end
+  os.execute('rm -r ' .. quote(state))
+end
+
+-- What is said besides values: hints, what was meant, the time of what took long.
+function TestTerminal:test_hints()
+  local s = start {}
+  s:wait('kvlab> ')
+  s:type('local gone = 1\n', "'gone' is local to this line", 'kvlab> ')
+  s:type('gone + 1\n', "'gone' was local to the line that made it", 'kvlab> ')
+  s:type("laoyut 'swa'\n", "did you mean 'layout'?", 'kvlab> ')
+  s:type('json.encod {}\n', "did you mean 'json.encode'?", 'kvlab> ')
+  s:type('local t = os.time() while os.time() < t + 3 do end\n', ' s\r\n', 'kvlab> ')
+  lu.assertStrMatches(slurp(s.log), '.*\n%-%- [23]%.?%d* s\r\n.*')
+  s:type('\4', 'exit=0')
+  s:finish()
 end
 
 check.main()
