@@ -12,6 +12,7 @@ local format = require 'kvlab.format'
 local layout = require 'kvlab.layout'
 local model = require 'kvlab.model'
 local opts = require 'kvlab.options'
+local progress = require 'kvlab.progress'
 local standin = require 'kvlab.standin'
 local tensor = require 'kvlab.tensor'
 local weights = require 'kvlab.weights'
@@ -129,10 +130,14 @@ end
 -- measure.fill(seq, tokens): the first `tokens` tokens: every entry and key, and those rows of the window that the ring
 -- still holds at the end.
 function measure.fill(seq, tokens)
+  local bar <close> = progress.start('filling the caches', #seq.model.layers)
   for i, A in ipairs(seq.model.layers) do
     local s, cell = A.shape, seq.cells[i]
     if s.owns then
-      in_chunks(0, tokens, columns_of(s), function(x, pos) A:store(A:project_owner(x), pos, cell) end)
+      in_chunks(0, tokens, columns_of(s), function(x, pos)
+        bar:to(i - 1 + pos / tokens)
+        A:store(A:project_owner(x), pos, cell)
+      end)
     end
     if cell.window then
       in_chunks(math.max(0, tokens - s.window - 1), tokens, s.local_kv.channels, function(x, pos)

@@ -16,6 +16,7 @@ reading or copying memory, or doing one by one what can be done together. Prints
 target of the ratio, for one thread and for all. NAME is one bench or a group; without it all of them run (two minutes).
 Best of several repetitions. A spread (median over best) far above 1, or cpu (processor time that the threads got)
 below 1, says that other processes disturbed the run. docs/bench.md says what each bench computes.]],
+  example = 'kvlab bench --list',
   options = { { 'threads', 'N,...', 'numbers of threads (1 and all processors)' },
     { 'seconds', 'S', 'time for each bench (0.6)' }, { 'list', nil, 'only say what the benches are' },
     { 'strict', nil, 'exit status 1 when a ratio is under its target' } },

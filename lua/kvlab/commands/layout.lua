@@ -15,6 +15,7 @@ local command = {
   text = [[Prints one line for each layer of a preset, a Lua file or layout text: what it is, whose cache and whose
 selection it reads, its window and its records; then a picture of who shares what. Without a LAYOUT it lists
 the presets. The language is in docs/layouts.md.]],
+  example = 'kvlab layout v4.1-flash',
   options = {
     counted.OPTIONS.widths,
     counted.OPTIONS.records,
