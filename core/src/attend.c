@@ -23,15 +23,16 @@
 #include <string.h>
 
 enum {
-    GROUP_ROWS = 256,    /* M: logit rows of a group, when there are so many queries */
-    GROUP_QUERIES = 128, /* more only make the corner of a causal triangle larger */
-    TILE_ROWS = 256,     /* N at most, for narrow rows */
+    GROUP_ROWS = 256,   /* M: logit rows of a group, when there are so many queries */
+    GROUP_QUERIES = 64, /* more only make the corner of a causal triangle larger */
+    TILE_ROWS = 256,    /* N at most, for narrow rows */
     TILE_FLOATS = 80 *
                   1024, /* floats of a tile of rows at most: it stays in a second-level cache */
     MIN_TILE_ROWS = 32,
-    THIN = 8,       /* fewer logit rows per kv head: no matrix products */
-    MIN_PARTS = 16, /* fewer groups than this: cut rows into chunks */
-    MIN_CHUNK = 128 /* rows of a chunk at least */
+    THIN = 8,        /* fewer logit rows per kv head: no matrix products */
+    MIN_PARTS = 16,  /* fewer groups than this: cut rows into chunks */
+    MIN_CHUNK = 128, /* rows of a chunk at least */
+    STRIP = 16       /* rows that are turned into columns together */
 };
 
 typedef struct plan {
@@ -56,6 +57,7 @@ typedef struct group {
     float *sum;     /* [M] */
     float *s;       /* [M, N] */
     float *rows;    /* rows that were read or gathered */
+    float *columns; /* [key_width, STRIP] keys of some rows, turned */
     int32_t *names; /* [N] rows of a list without the -1 */
     kvl_error *err;
 } group;
@@ -167,34 +169,60 @@ static kv_group kv_group_of(const group *x, int64_t per_kv, int64_t g, int64_t t
     return (kv_group){g, ha * x->nt + ta, whole ? 1 : x->nt, whole ? (hb - ha) * x->nt : hb - ha};
 }
 
-/* Few logit rows per kv head (multi-head decoding): a matrix product would be slow, and would walk
- * through the rows once per kv head. So row by row, each with all its heads, read once in order. */
+/* Logits of rows at .. at + count of a tile for few logit rows, which share the turned keys. */
+static void thin_logits(group *x, const tile *in, kv_group k, int64_t at, int64_t count) {
+    int64_t kw = x->a->key_width, n = in->n;
+    const float *key = in->key + at * in->key_s + k.g * in->key_h, *q = x->q + k.first * kw;
+    float *s = x->s + k.first * n + at;
+    if (k.m == 1) {
+        for (int64_t i = 0; i < count; i++)
+            s[i] = kvl_dot(q, key + i * in->key_s, kw);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t c = 0; c < kw; c++)
+            x->columns[c * STRIP + i] = key[i * in->key_s + c];
+    for (int64_t j = 0; j < k.m; j++)
+        memset(s + j * k.step * n, 0, (size_t)count * sizeof *s);
+    kvl_small_product(s, k.step * n, q, k.step * kw, 1, x->columns, STRIP, k.m, count, kw);
+}
+
+/* acc += weights times the values of the same rows. */
+static void thin_sums(group *x, const tile *in, kv_group k, int64_t at, int64_t count,
+                      const interval *see) {
+    int64_t vw = x->a->value_width, n = in->n;
+    const float *value = in->value + k.g * in->value_h, *s = x->s + k.first * n;
+    float *acc = x->acc + k.first * vw;
+    if (!see) {
+        kvl_small_product(acc, k.step * vw, s + at, k.step * n, 1, value + at * in->value_s,
+                          in->value_s, k.m, vw, count);
+        return;
+    }
+    for (int64_t j = 0; j < k.m; j++, acc += k.step * vw, s += k.step * n) {
+        interval sees = see[(k.first + j * k.step) % x->nt];
+        int64_t from = max(sees.lo, at), to = min(sees.hi, at + count);
+        kvl_small_product(acc, 0, s + from, 0, 1, value + from * in->value_s, in->value_s, 1, vw,
+                          to - from);
+    }
+}
+
+/* Few logit rows per kv head (multi-head decoding, lists): a matrix product would be slow, and
+ * would walk through the rows once per kv head. So strip by strip, each with all its heads. */
 static void absorb_thin(group *x, const kvl_source *s, const tile *in, int64_t ta, int64_t tb,
                         const interval *see) {
-    int64_t per_kv = x->a->heads / s->kv_heads, kw = x->a->key_width, vw = x->a->value_width;
-    int64_t g0 = x->h0 / per_kv, g1 = (x->h1 - 1) / per_kv + 1, n = in->n;
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t g = g0; g < g1; g++) {
-            kv_group k = kv_group_of(x, per_kv, g, ta, tb);
-            const float *key = in->key + i * in->key_s + g * in->key_h;
-            for (int64_t j = 0, row = k.first; j < k.m; j++, row += k.step)
-                x->s[row * n + i] = kvl_dot(x->q + row * kw, key, kw);
-        }
+    int64_t per_kv = x->a->heads / s->kv_heads, n = in->n;
+    int64_t g0 = x->h0 / per_kv, g1 = (x->h1 - 1) / per_kv + 1;
+    for (int64_t at = 0; at < n; at += STRIP)
+        for (int64_t g = g0; g < g1; g++)
+            thin_logits(x, in, kv_group_of(x, per_kv, g, ta, tb), at, min(STRIP, n - at));
     for (int64_t t = ta; t < tb; t++)
         for (int64_t h = 0; h < x->h1 - x->h0; h++) {
             interval sees = see ? see[t] : (interval){0, n};
             softmax_row(x, h * x->nt + t, x->s + (h * x->nt + t) * n, n, sees.lo, sees.hi);
         }
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t g = g0; g < g1; g++) {
-            kv_group k = kv_group_of(x, per_kv, g, ta, tb);
-            const float *value = in->value + i * in->value_s + g * in->value_h;
-            for (int64_t j = 0, row = k.first; j < k.m; j++, row += k.step) {
-                interval sees = see ? see[row % x->nt] : (interval){0, n};
-                if (i >= sees.lo && i < sees.hi)
-                    kvl_axpy(x->acc + row * vw, x->s[row * n + i], value, vw);
-            }
-        }
+    for (int64_t at = 0; at < n; at += STRIP)
+        for (int64_t g = g0; g < g1; g++)
+            thin_sums(x, in, kv_group_of(x, per_kv, g, ta, tb), at, min(STRIP, n - at), see);
 }
 
 /* Takes a tile into the state of the queries t0 + ta .. t0 + tb. Each sees the part see[t] of it,
@@ -359,7 +387,7 @@ static void pack_q(group *x) {
 static size_t scratch_bytes(const plan *p) {
     const kvl_attend_args *a = p->a;
     int64_t floats = pad(p->m * a->key_width) + pad(p->m * a->value_width) + 2 * pad(p->m) +
-                     pad(p->m * p->n) + pad(p->row_floats) + pad(p->n);
+                     pad(p->m * p->n) + pad(p->row_floats) + pad(STRIP * a->key_width) + pad(p->n);
     return (size_t)floats * sizeof(float);
 }
 
@@ -375,6 +403,7 @@ static kvl_status run_part(void *ctx, int64_t number, void *scratch, kvl_error *
     x.sum = at, at += pad(p->m);
     x.s = at, at += pad(p->m * p->n);
     x.rows = at, at += pad(p->row_floats);
+    x.columns = at, at += pad(STRIP * a->key_width);
     x.names = (int32_t *)(void *)at;
     int64_t m = (x.h1 - x.h0) * x.nt;
     if (p->chunks > 1) { /* the state is what the chunk leaves behind: [acc | max | sum] */

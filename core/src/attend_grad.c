@@ -212,10 +212,14 @@ static void absorb_thin(tile *x, int64_t t, int64_t n) {
     float *s = x->weight, *d = x->d_weight;
     memset(s, 0, (size_t)(m * ld) * sizeof *s);
     memset(d, 0, (size_t)(m * ld) * sizeof *d);
+    const float *keys = x->d_keys, *values = x->d_keys;
     transpose(x->d_keys, ld, x, key_row, kw, n);
-    transpose(x->d_values, ld, x, value_row, vw, n);
-    kvl_small_product(s, ld, q, qs, 1, x->d_keys, ld, m, ld, kw);
-    kvl_small_product(d, ld, g, gs, 1, x->d_values, ld, m, ld, vw);
+    if (kw != vw || key_row(x, 0) != value_row(x, 0) || x->s->key.step_s != x->s->value.step_s) {
+        transpose(x->d_values, ld, x, value_row, vw, n);
+        values = x->d_values;
+    }
+    kvl_small_product(s, ld, q, qs, 1, keys, ld, m, ld, kw);
+    kvl_small_product(d, ld, g, gs, 1, values, ld, m, ld, vw);
     for (int64_t h = 0; h < m; h++)
         softmax_row(x, h * x->nt + t, s + h * ld, d + h * ld, n, 0, n);
     for (int64_t i = 0; i < n; i++) {

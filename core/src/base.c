@@ -14,7 +14,8 @@
 
 static atomic_size_t live_bytes;
 static atomic_llong allocs_left = -1; /* negative: no limit */
-static atomic_bool cancel_flag;
+static atomic_size_t own_limit; /* 0: none */
+static atomic_bool cancel_flag, cancel_held;
 
 kvl_status kvl_fail(kvl_error *err, kvl_status status, const char *fmt, ...) {
     if (err) {
@@ -54,7 +55,12 @@ size_t kvl_memory_limit(void) {
     size_t v1 = read_limit("/sys/fs/cgroup/memory/memory.limit_in_bytes");
     if (v2 < limit) limit = v2;
     if (v1 < limit) limit = v1;
-    return limit;
+    size_t own = atomic_load(&own_limit);
+    return own > 0 && own < limit ? own : limit;
+}
+
+void kvl_limit_memory(size_t bytes) {
+    atomic_store(&own_limit, bytes);
 }
 
 static void *allocate(size_t bytes, bool zeroed) {
@@ -64,8 +70,10 @@ static void *allocate(size_t bytes, bool zeroed) {
         return NULL;
     }
     /* Asking for the limit costs a few file reads, so only blocks that could matter pay for it. */
-    if (bytes >= ((size_t)64 << 20)) {
-        size_t limit = kvl_memory_limit(), live = atomic_load(&live_bytes);
+    size_t own = atomic_load(&own_limit);
+    if (own > 0 || bytes >= ((size_t)64 << 20)) {
+        size_t live = atomic_load(&live_bytes);
+        size_t limit = bytes < ((size_t)64 << 20) ? own : kvl_memory_limit();
         if (live > limit || bytes > limit - live) return NULL;
     }
     char *memory = zeroed ? calloc(1, bytes + 2 * HEADER) : malloc(bytes + 2 * HEADER);
@@ -117,5 +125,9 @@ void kvl_cancel_clear(void) {
 }
 
 bool kvl_cancelled(void) {
-    return atomic_load(&cancel_flag);
+    return atomic_load(&cancel_flag) && !atomic_load(&cancel_held);
+}
+
+bool kvl_cancel_hold(bool held) {
+    return atomic_exchange(&cancel_held, held);
 }

@@ -52,12 +52,15 @@ static void reduce_heads(float *out, const float *w, const float *s, int64_t hea
     }
 }
 
-/* Scores of queries t .. t + nt (of the span) for n keys in memory, to out + t * step. */
+/* Scores of queries t .. t + nt (of the span) for `count` keys in memory, to out + t * step; of the
+ * keys from entry `first` on, a product leaves out those that none of its queries sees. first is
+ * -1 when all are seen. */
 static void score_tile(const span *x, float *out, int64_t step, const float *key, int64_t key_step,
-                       int64_t n, int64_t t, int64_t nt, float *q, float *s) {
+                       int64_t first, int64_t count, int64_t t, int64_t nt, float *q, float *s) {
     const kvl_index_args *a = x->a;
     for (int64_t at = t; at < t + nt; at += x->sub) {
-        int64_t sub = min(x->sub, t + nt - at);
+        int64_t sub = min(x->sub, t + nt - at), n = count;
+        if (first >= 0) n = min(n, visible(a, x->t0 + at + sub - 1) - first);
         for (int64_t i = 0; i < sub; i++)
             for (int64_t j = 0; j < a->heads; j++)
                 memcpy(q + (i * a->heads + j) * a->width,
@@ -100,7 +103,7 @@ static kvl_status score_keys(const span *x, int64_t unit, float *keys, float *q,
         t++;
     const float *key;
     kvl_status status = load_keys(x, &key, &step, NULL, first, n, keys, err);
-    if (!status) score_tile(x, x->scores + first, x->n, key, step, n, t, x->nt - t, q, s);
+    if (!status) score_tile(x, x->scores + first, x->n, key, step, first, n, t, x->nt - t, q, s);
     return status;
 }
 
@@ -124,7 +127,7 @@ static kvl_status score_pool(const span *x, int64_t unit, float *keys, float *q,
         const float *key;
         kvl_status status = load_keys(x, &key, &step, names, 0, n, keys, err);
         if (status) return status;
-        score_tile(x, out - t * x->n, x->n, key, step, n, t, 1, q, s);
+        score_tile(x, out - t * x->n, x->n, key, step, -1, n, t, 1, q, s);
     }
     for (int64_t i = count - 1; i >= 0; i--) /* from the end: the scores move up to their places */
         out[i] = pool[i] >= 0 && pool[i] < see ? out[--n] : -INFINITY;

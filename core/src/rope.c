@@ -43,7 +43,27 @@ typedef struct job {
     const kvl_rope *rope;
     const kvl_rope_args *a;
     int64_t per_tile; /* tokens */
+    float *table;     /* [tokens, n]: cosines and sines of positions that all batch items share */
 } job;
+
+/* Cosines [n / 2] and sines [n / 2] of the angles at a position, to angles [n]. */
+static void turn_by(float *angles, const kvl_rope *r, int64_t pos) {
+    for (int64_t i = 0; i < r->n / 2; i++) {
+        double angle = (double)pos * r->freq[i];
+        angles[i] = (float)cos(angle);
+        angles[r->n / 2 + i] = (float)(r->inverse ? -sin(angle) : sin(angle));
+    }
+}
+
+static kvl_status table_tile(void *ctx, int64_t tile, void *scratch, kvl_error *err) {
+    (void)scratch;
+    (void)err;
+    const job *j = ctx;
+    int64_t from = tile * j->per_tile, to = from + j->per_tile;
+    for (int64_t t = from; t < to && t < j->a->tokens; t++)
+        turn_by(j->table + t * j->rope->n, j->rope, j->a->pos0 + t * j->a->stride);
+    return KVL_OK;
+}
 
 KVL_CLONES
 static void turn_halves(float *out, const float *x, const float *cosine, const float *sine,
@@ -74,14 +94,11 @@ static kvl_status rope_tile(void *ctx, int64_t tile, void *scratch, kvl_error *e
     int64_t tiles = kvl_tiles(a->tokens, j->per_tile), b = tile / tiles;
     int64_t from = tile % tiles * j->per_tile;
     int64_t to = a->tokens - from < j->per_tile ? a->tokens : from + j->per_tile;
-    float *cosine = scratch, *sine = cosine + half;
     for (int64_t t = from; t < to; t++) {
-        int64_t pos = a->pos ? a->pos[b * a->pos_step + t] : a->pos0 + t * a->stride;
-        for (int64_t i = 0; i < half; i++) {
-            double angle = (double)pos * r->freq[i];
-            cosine[i] = (float)cos(angle);
-            sine[i] = (float)(r->inverse ? -sin(angle) : sin(angle));
-        }
+        float *angles = j->table ? j->table + t * r->n : scratch;
+        const float *cosine = angles, *sine = angles + half;
+        if (!j->table)
+            turn_by(angles, r, a->pos ? a->pos[b * a->pos_step + t] : a->pos0 + t * a->stride);
         for (int64_t h = 0; h < a->heads; h++) {
             int64_t offset = b * a->step_b + t * a->step_t + h * a->step_h;
             const float *x = a->x + offset;
@@ -107,10 +124,21 @@ kvl_status kvl_rope_apply(const kvl_rope *rope, const kvl_rope_args *a, kvl_erro
         floats > INT64_MAX / 2)
         return kvl_fail(err, KVL_EINVAL, "rope: x [%lld, %lld, %lld, %lld]", (long long)a->batch,
                         (long long)a->tokens, (long long)a->heads, (long long)a->width);
-    job j = {rope, a, TILE_FLOATS / (floats + 1) + 1};
+    job j = {rope, a, TILE_FLOATS / (floats + 1) + 1, NULL};
     if (!kvl_mul(&tiles, kvl_tiles(a->tokens, j.per_tile), a->batch))
         return kvl_fail(err, KVL_EINVAL, "rope: batch of %lld overflows", (long long)a->batch);
-    return kvl_parallel_for(tiles, (size_t)rope->n * sizeof(float), rope_tile, &j, err);
+    kvl_status status = KVL_OK;
+    if (a->batch > 1 && a->heads > 0 && !a->pos) {
+        j.table = kvl_alloc_raw((size_t)(a->tokens * rope->n) * sizeof(float));
+        if (!j.table)
+            return kvl_fail(err, KVL_ENOMEM, "rope: no memory for the angles of %lld tokens",
+                            (long long)a->tokens);
+        status = kvl_parallel_for(kvl_tiles(a->tokens, j.per_tile), 0, table_tile, &j, err);
+    }
+    if (!status)
+        status = kvl_parallel_for(tiles, (size_t)rope->n * sizeof(float), rope_tile, &j, err);
+    kvl_free(j.table);
+    return status;
 }
 
 void kvl_rope_ref(double *out, const double *x, const kvl_rope *r, double position, int64_t width) {

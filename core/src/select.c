@@ -1,10 +1,11 @@
 /* select.c - top-k and candidate pools. See index.h for the rule.
  *
  * Scores become unsigned keys in the same order, 0 for what is never selected. The k-th largest key
- * is found bit group by bit group (11, 11, 10): count the keys of each group value, walk down from
- * the largest until k are reached, keep only the keys of that value, go on with the next group.
- * Then one walk in index order takes all larger keys and the first of the equal ones. Linear in n,
- * no sorting.
+ * is found bit group by bit group (11, 11, 10 bits, or four times 8 when the keys are few, because
+ * counters have to be cleared and walked): count the keys of each group value, walk down from the
+ * largest until k are reached, keep only the keys of that value, go on with the next group. One key
+ * left is the one. Then one walk in index order takes all larger keys and the first of the equal
+ * ones. Linear in n, no sorting.
  */
 #include "select.h"
 
@@ -15,7 +16,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { BINS = 2048 };
+enum { BINS = 2048, FEW = 4096 };
 
 /* Scratch: keys [n], those still in the race [n], block scores [n], bins. */
 size_t kvl_select_bytes(int64_t n) {
@@ -36,21 +37,27 @@ static void order_keys(uint32_t *key, const float *scores, int64_t n) {
 /* The k-th largest of key [n], 1 <= k <= n; *equal = how many of that value are among the k. */
 static uint32_t find_threshold(const uint32_t *key, int64_t n, int64_t k, uint32_t *race,
                                uint32_t *bins, int64_t *equal) {
-    static const int shift[] = {21, 10, 0}, width[] = {11, 11, 10};
+    int bits = n <= FEW ? 8 : 11;
     uint32_t threshold = 0;
-    for (int pass = 0; pass < 3; pass++) {
-        uint32_t mask = (1u << width[pass]) - 1;
-        memset(bins, 0, BINS * sizeof *bins);
+    for (int left = 32; left > 0; left -= bits) {
+        if (n == 1) {
+            *equal = 1;
+            return key[0];
+        }
+        if (bits > left) bits = left;
+        int shift = left - bits;
+        uint32_t mask = (1u << bits) - 1;
+        memset(bins, 0, (mask + 1) * sizeof *bins);
         for (int64_t i = 0; i < n; i++)
-            bins[key[i] >> shift[pass] & mask]++;
+            bins[key[i] >> shift & mask]++;
         uint32_t bin = mask;
         while (bins[bin] < k)
             k -= bins[bin--];
-        threshold |= bin << shift[pass];
+        threshold |= bin << shift;
         int64_t kept = 0;
         for (int64_t i = 0; i < n; i++) {
             race[kept] = key[i]; /* in place from the second pass on */
-            kept += (key[i] >> shift[pass] & mask) == bin;
+            kept += (key[i] >> shift & mask) == bin;
         }
         key = race;
         n = kept;

@@ -36,8 +36,9 @@ local meta = { __index = internal, __name = 'kvlab.Attention' }
 attention.orders = { 'expand', 'absorb', 'merged' }
 
 -- --- making -------------------------------------------------------------------------------------------
--- YaRN's magnitude goes into MLA's softmax scale: mscale^2 with mscale = 0.1 a ln(factor) + 1 (semantics 1.3).
-local function softmax_scale(s)
+-- attention.softmax_scale(s): YaRN's magnitude goes into MLA's, as mscale^2 with mscale = 0.1 a ln(factor) + 1
+-- (semantics 1.3).
+function attention.softmax_scale(s)
   local get = s.get
   if s.form == 'heads' or s.form == 'entry' then return get 'head_dim' ^ -0.5 end
   local scale = (get 'qk_nope_head_dim' + get 'qk_rope_head_dim') ^ -0.5
@@ -76,7 +77,7 @@ end
 function attention.new(L, i, widths, options)
   options = options or {}
   local s = shape.of(L, i, widths)
-  local self = setmetatable({ index = i, shape = s, w = {}, scale = softmax_scale(s),
+  local self = setmetatable({ index = i, shape = s, w = {}, scale = attention.softmax_scale(s),
     freqs = not options.no_rope and rope_table(s) or nil,
     eps = s.get('rms_norm_eps', true) or 1e-6, order = options.order, index_query = options.index_query }, meta)
   if s.topk and not options.no_rope then self.index_freqs = rope_table(s, s.index.channels) end
@@ -356,12 +357,14 @@ function internal:nothing(p) -- luacheck: ignore self
   return { top = ops.filled({ p.q.shape[1], p.T, 1 }, -1, 'int32') }
 end
 
--- Scores the owner's keys and publishes the list, and the pool, of the chunk.
-function internal:select(p, pos0, cell, shared)
+-- Scores the owner's keys and publishes the list, and the pool, of the chunk. With `scores` these are in the result.
+function internal:select(p, pos0, cell, shared, scores)
   local question = self:question(p, pos0, cell, shared)
+  if question then question.scores = scores end
   local found = question and ops.index(question) or self:nothing(p)
   shared.lists[self.index] = found.top
   shared.pools[self.index] = found.pool
+  return found
 end
 
 -- The sources of one chunk: the window, and the entries of the owner, which are at the end when there are any.
@@ -452,17 +455,26 @@ function internal:forward(x, pos0, cell, shared, source, from)
   return self:output(self:read(p, pos0, cell, shared), pos0, p.order)
 end
 
--- A:full(x) -> y, selected: a whole sequence x [B, T, D] from position 0, through tensors.
-function class:full(x)
-  local D = self.shape.get 'hidden_size'
+-- alone(x) -> cell, shared: x [B, T, D] is checked, and there are fresh stores for a sequence that this layer runs by
+-- itself.
+function internal:alone(x)
+  local s, D = self.shape, self.shape.get 'hidden_size'
   local sizes = ops.is_tensor(x) and x.shape or {}
   if #sizes ~= 3 or sizes[3] ~= D or x.size == 0 or x.dtype ~= 'float32' then
     error(('attention: x is %s, expected float32 {B, T, %d}, B and T 1 or more'):format(ops.is_tensor(x)
       and ('%s {%s}'):format(x.dtype, table.concat(sizes, ', ')) or type(x), D), 0)
   end
+  if s.owner and not s.owns or s.selector and s.selector ~= self.index then
+    error(('%s: what it reads comes from layers before it, so it cannot run by itself'):format(s.at), 0)
+  end
   local own = cells.of_tensors(self, sizes[1])
-  local shared = { cells = { own }, lists = {}, pools = {} }
-  return self:forward(x, 0, own, shared), shared.lists[1]
+  return own, { cells = { [self.index] = own }, lists = {}, pools = {} }
+end
+
+-- A:full(x) -> y, selected: a whole sequence x [B, T, D] from position 0, through tensors.
+function class:full(x)
+  local own, shared = self:alone(x)
+  return self:forward(x, 0, own, shared), shared.lists[self.index]
 end
 
 -- kv.attention(l, widths, options) -> the attention of one layer by itself, which must own what it reads.

@@ -77,26 +77,28 @@ end
 -- --- one bench ----------------------------------------------------------------------------------------
 -- bench.run(b, { threads =, seconds = }) -> { name, threads, value, limit, ratio, target, unit, spread, cpu }
 -- b = { name, unit, scale (of the unit), target, prepare = function() -> { work =, run =, needs = { sgemm = work or
--- { work, size }, ... } or against = function, close = function or nil } }
+-- { work, size }, ... } or against = function, close = function or nil, processes = true when it runs in others,
+-- keep_garbage = true when collecting garbage is part of the work } }
 function bench.run(b, options)
   local before = core.base.threads()
   local threads = core.base.threads(options.threads)
   local ok, result = pcall(function()
     local job = b.prepare()
-    local kernel = timed(job.run, threads == 1)
+    local alone = threads == 1 and not job.processes
+    local kernel = timed(job.run, alone)
     local limits = {}
     for name, need in pairs(job.needs) do
       local limit = type(need) == 'table' and need.against and { work = need.work, run = need.against }
         or resources[name](type(need) == 'table' and need.size or nil)
       limit.need = type(need) == 'table' and need.work or need
-      limit.timer = timed(limit.run, threads == 1 or limit.per_thread)
+      limit.timer = timed(limit.run, alone or limit.per_thread)
       limits[#limits + 1] = limit
     end
     local stop, rounds = core.base.now() + options.seconds, 0
     while rounds < ROUNDS or core.base.now() < stop do
       for _, limit in ipairs(limits) do sample(limit.timer) end
       sample(kernel)
-      collectgarbage()
+      if not job.keep_garbage then collectgarbage() end
       rounds = rounds + 1
       if rounds >= 200 then break end
     end
@@ -108,7 +110,8 @@ function bench.run(b, options)
     if job.close then job.close() end
     local took = best(kernel)
     return { name = b.name, threads = threads, value = job.work / took / b.scale, limit = job.work / least / b.scale,
-      ratio = least / took, target = b.target, unit = b.unit, spread = median(kernel) / took,
+      ratio = least / took, target = b.target, unit = b.unit, seconds = took, parameters = job.parameters,
+      spread = median(kernel) / took,
       cpu = kernel.cpu / kernel.took / threads }
   end)
   core.base.threads(before)
@@ -277,6 +280,8 @@ add('batch', 'tokens of 16 sequences decoded together; limit: the same ones one 
     for i = 1, 16 do together[i]:free() alone[i]:free() end
   end }
 end)
+
+require('kvlab.bench_training').add(add)
 
 -- --- by name ------------------------------------------------------------------------------------------
 function bench.names()

@@ -7,8 +7,8 @@ local suggest = require 'kvlab.suggest'
 
 local cli = {}
 
-cli.order = { 'kv', 'layout', 'records', 'run', 'check', 'measure', 'bench', 'sweep', 'report',
-  'help' }
+cli.order = { 'kv', 'layout', 'records', 'run', 'check', 'measure', 'bench', 'train', 'eval', 'sample', 'sweep',
+  'report', 'lesson', 'help' }
 
 local GLOBAL = { { 'json', nil, 'print JSON' }, { 'debug', nil, 'show the stack trace of an error' },
   { 'help', nil, 'show this help' } }

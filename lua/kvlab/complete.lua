@@ -99,11 +99,12 @@ end
 
 local function in_code(line, env, kv)
   local path, mark = line:match('([%a_][%w_.:]*)([.:])[%w_]*$')
-  if path and not path:find('[.:][.:]') then
-    local value = complete.value(path, env, kv)
-    return value ~= nil and complete.fields(value, kv, mark == ':') or {}
+  local joined = line:find('[^.]%.%.[%w_]*$') -- a .. b
+  if path and not joined then
+    local value = not path:find('[.:]$') and not path:find('[.:][.:]') and complete.value(path, env, kv)
+    return value and complete.fields(value, kv, mark == ':') or {}
   end
-  if line:find('[%.:%)%]\'"]%s*[.:][%w_]*$') then return {} end -- of a value that only a call would give
+  if not joined and line:find('[%.:%)%]\'"]%s*[.:][%w_]*$') then return {} end -- of a value that only a call would give
   return table.move(KEYWORDS, 1, #KEYWORDS, 1, complete.globals(env, kv))
 end
 

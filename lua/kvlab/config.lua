@@ -124,6 +124,16 @@ function config.record(value)
   return record.of(value)
 end
 
+-- config.records(value) -> the same for records as a setting: one for everything, a word, or { main =, index =,
+-- window = }.
+function config.records(value)
+  if type(value) ~= 'table' or record.is(value) then return value end
+  if value.fields then return config.record(value) end
+  local out = {}
+  for role, one in pairs(value) do out[role] = config.record(one) end
+  return out
+end
+
 -- config.set(values, path, value): sets 'optimiser.lr' inside nested tables.
 function config.set(values, path, value)
   local at = values

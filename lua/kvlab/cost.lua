@@ -5,15 +5,6 @@ local flops = require 'kvlab.flops'
 
 local cost = {}
 
--- Records as settings: a name, a table of a record, or { main =, index =, window = } of these.
-local function records_of(value)
-  if type(value) ~= 'table' then return value end
-  if value.fields then return config.record(value) end
-  local out = {}
-  for role, one in pairs(value) do out[role] = config.record(one) end
-  return out
-end
-
 -- cost.of(settings) -> { bytes_per_token =, fixed_bytes =, read_bytes =, flops = } as numbers, nil without a layout;
 -- or nil and why it cannot be said. Uses the settings layout, records, widths and context. `flops` is of the cheapest
 -- order of computing one decode step; nil when a width is missing that only projections need.
@@ -21,7 +12,7 @@ function cost.of(settings)
   if settings.layout == nil then return nil end
   local ok, result = pcall(function()
     return count.layout(config.layout(settings.layout), { context = settings.context,
-      records = records_of(settings.records), widths = settings.widths })
+      records = config.records(settings.records), widths = settings.widths })
   end)
   if not ok then return nil, result end
   local out = { bytes_per_token = result.store.bytes_per_token:tonumber(),

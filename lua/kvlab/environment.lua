@@ -52,13 +52,24 @@ function environment.commit(folder)
   return nil
 end
 
+-- Whether files of the tree around `folder` differ from its commit; nil when git cannot be asked.
+local function modified(folder)
+  local git = io.popen(("git -C '%s' status --porcelain --untracked-files=no -- . 2>/dev/null")
+    :format(folder:gsub("'", [['\'']])))
+  if not git then return nil end
+  local changed = git:read('l') ~= nil
+  return git:close() and changed or nil
+end
+
 -- The folder that this file lies in: the source that a commit has to belong to.
 local HERE = debug.getinfo(1, 'S').source:match('^@(.*)/[^/]*$') or '.'
 
 -- environment.now() -> plain data for environment.json.
 function environment.now()
+  local commit = environment.commit(HERE)
   return { kvlab = core.version, results = config.RESULTS, lua = _VERSION, blas = core.system.blas_core(),
-    threads = core.base.threads(), host = system.hostname(), commit = environment.commit(HERE) }
+    threads = core.base.threads(), host = system.hostname(), commit = commit,
+    modified = commit and modified(HERE) or nil }
 end
 
 -- environment.machine() -> a text that differs between machines, boots and containers, so that numbers of processes

@@ -10,7 +10,9 @@
 --   seeds     a number or a list
 --   measure, better, cost    the metrics for a report, 'less' or 'more', and what is paid for them
 --   within    settings that rivals of the Pareto front have to share
+--   by        settings that name a point, where others follow from them; missing: all that vary
 --   timeout   seconds of one run
+--   memory    bytes that tensors and caches of one run may take, or a text such as '2GB'
 --   estimate  function(config) -> seconds
 local config = require 'kvlab.config'
 local core = require 'kvlab.core'
@@ -21,7 +23,7 @@ local record = require 'kvlab.record'
 local experiment = {}
 
 local KEYS = { 'name', 'point', 'worker', 'version', 'defaults', 'fixed', 'vary', 'seeds', 'measure', 'better', 'cost',
-  'within', 'timeout', 'estimate', 'resolve' }
+  'within', 'by', 'timeout', 'memory', 'estimate', 'resolve' }
 local FROM_WORKER = { 'point', 'defaults', 'resolve', 'estimate' }
 local MOST <const> = 100000 -- points: an iterator that never ends is a mistake
 
@@ -132,6 +134,21 @@ local function check_function(E, key)
   if E[key] ~= nil and type(E[key]) ~= 'function' then fail(E, '%s is a %s, expected a function', key, type(E[key])) end
 end
 
+local UNITS <const> = { B = 1, kB = 1000, MB = 1000 ^ 2, GB = 1000 ^ 3, KiB = 1024, MiB = 1024 ^ 2, GiB = 1024 ^ 3 }
+
+-- '2GB' -> 2000000000
+local function bytes_of(E, value)
+  local bytes = value
+  if type(value) == 'string' then
+    local amount, unit = value:match('^%s*([%d.]+)%s*(%a+)%s*$')
+    bytes = tonumber(amount) and UNITS[unit] and tonumber(amount) * UNITS[unit]
+  end
+  if type(bytes) ~= 'number' or not (bytes >= 1 and bytes < 2 ^ 62) then
+    fail(E, "memory is %s, expected bytes, or a text such as '500MB' or '2GB'", tostring(value))
+  end
+  return math.floor(bytes)
+end
+
 -- experiment.check(t) -> the experiment, with what its worker adds.
 function experiment.check(t)
   if type(t) ~= 'table' then
@@ -157,6 +174,7 @@ function experiment.check(t)
   if E.timeout ~= nil and not (type(E.timeout) == 'number' and E.timeout > 0) then
     fail(E, 'timeout is %s, expected seconds above 0', tostring(E.timeout))
   end
+  if E.memory ~= nil then E.memory = bytes_of(E, E.memory) end
   if E.better ~= nil then opts.word(E.better, { 'less', 'more' }, 'experiment: better') end
   if type(E.measure) == 'string' then E.measure = { E.measure } end
   local seeds = E.seeds
@@ -173,6 +191,18 @@ function experiment.check(t)
   return E
 end
 
+-- A file that returns the settings of a training, and perhaps a name, is an experiment of one point.
+local function of_settings(t, path)
+  if type(t) ~= 'table' or t.layout == nil or t.point or t.worker or t.fixed or t.vary then return t end
+  local settings = {}
+  for key, value in pairs(t) do settings[key] = value end
+  settings.name = nil
+  local folder, file = path:match('([^/]*)/([^/]*)$')
+  local name = (file or path):gsub('%.lua$', '')
+  if name == 'run' and folder then name = folder end
+  return { name = t.name or name:gsub('[^%w._-]', '-'):gsub('^%.+', ''), worker = 'kvlab.trainer', fixed = settings }
+end
+
 -- experiment.load(path) -> the experiment of a file, which runs as any Lua does; file, folder and digest noted.
 function experiment.load(path)
   local file, problem = io.open(path, 'rb')
@@ -183,7 +213,7 @@ function experiment.load(path)
   local chunk
   chunk, problem = load(text, '@' .. path, 't')
   if not chunk then error(problem, 0) end
-  local E = experiment.check(chunk())
+  local E = experiment.check(of_settings(chunk(), path))
   E.file, E.digest = core.system.realpath(path), core.system.sha256(text)
   return E
 end
@@ -216,8 +246,8 @@ local function resolved(E, settings)
   return values
 end
 
--- The settings that differ between points, sorted, the seed last.
-local function varying(points)
+-- The settings that differ between points, sorted, the seed last; `by`, when given, instead of all but the seed.
+local function varying(points, by)
   local first, keys, seen = {}, {}, {}
   for _, point in ipairs(points) do
     for key, value in pairs(point.config) do
@@ -227,10 +257,11 @@ local function varying(points)
       else first[key][2] = first[key][2] + 1 end
     end
   end
+  if by then keys, first = table.move(by, 1, #by, 1, {}), {} end
   for key, of in pairs(first) do
     if (seen[key] or of[2] < #points) and key ~= 'seed' then keys[#keys + 1] = key end
   end
-  table.sort(keys)
+  if not by then table.sort(keys) end
   if seen.seed then keys[#keys + 1] = 'seed' end
   return keys
 end
@@ -284,7 +315,7 @@ function experiment.points(E, options)
       end
     end
   end
-  local keys = varying(points)
+  local keys = varying(points, E.by)
   local chosen = {}
   for _, point in ipairs(points) do
     point.label = config.label(point.config, keys)

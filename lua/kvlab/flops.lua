@@ -89,8 +89,9 @@ local function rows_reached(c, N, T)
   return exact(c.entries) + reached
 end
 
--- Projections of `queries` queries over `positions` cached rows, with `entries` entries finished on the way.
-local function projections(s, order, queries, positions, entries)
+-- Projections of `queries` queries over `positions` cached rows, with `entries` entries finished on the way. `only`: a
+-- pattern of the names that count.
+local function projections(s, order, queries, positions, entries, only)
   local sum = exact(0)
   for _, w in ipairs(weights.of(s)) do
     local size, times = exact(weights.size(w.shape)), queries
@@ -100,6 +101,7 @@ local function projections(s, order, queries, positions, entries)
       elseif order == 'merged' then times = exact(0) end
     elseif not w.per then times = exact(0)
     elseif w.merged and order == 'merged' then size = exact(w.merged) end
+    if only and not w.name:find(only) then times = exact(0) end
     sum = sum + size * times
   end
   return sum
@@ -174,6 +176,40 @@ function flops.layout(result)
     out.evaluations.replay_tokens = replay
   end
   return out
+end
+
+-- --- training -----------------------------------------------------------------------------------------
+-- flops.step(m, batch, length, kl) -> the multiply-adds of one training step of the model m (kvlab.model), forward
+-- and backward, on `batch` sequences of `length` tokens that all have targets. Here FFN and head count too.
+--
+-- Forward and backward of a product are three times the forward. What has less of a backward counts less: the input
+-- of an indexer is detached (two times), and a score has a gradient only where the loss of indexers, `kl`, wants one:
+-- 'selected' entries, or all 'visible' ones; nil: indexers only select. What finds that loss its teacher is not
+-- counted, nor are embedding, optimiser and everything element-wise.
+function flops.step(m, batch, length, kl)
+  local L, widths, N = m.layout, m.widths, length
+  local result = require('kvlab.count').layout(L:labelled { widths = widths }, { context = N, records = 'f32' })
+  local sum = exact(0)
+  for _, c in ipairs(result.classes) do
+    local s = c.shape
+    local keys, rows = prefill_visits(c, L, widths, N, 'gather')
+    local all = projections(s, 'expand', exact(N), exact(N), exact(c.entries))
+    local one = (all + rows * pair_cost(s, 'expand')) * 3
+    if s.topk then
+      local indexer = projections(s, 'expand', exact(N), exact(N), exact(c.entries), '^indexer%.')
+      local learned = kl == 'visible' and keys or kl and rows - sum_min(s.window, N) or exact(0)
+      one = one - indexer * (kl and 1 or 2) + (keys + learned * 2) * s.get 'index_n_heads' * (s.index.channels + 1)
+    end
+    sum = sum + one * c.count
+  end
+  local dense = m:head_matrix().size
+  for _, names in ipairs(m.blocks) do
+    for _, part in ipairs { 'gate', 'up', 'down' } do
+      local matrix = m:weight(names[part])
+      if matrix then dense = dense + matrix.size end
+    end
+  end
+  return (sum + exact(dense) * N * 3) * batch
 end
 
 return flops

@@ -171,17 +171,18 @@ function G.cross_entropy(logits, labels, count)
   return record(logits.tape, mean, function(g) give(logits, d * g:item()) end, { d })
 end
 
--- index_loss { q, w, keys, pos0, ratio, set, target } -> the mean over queries of KL(target || softmax(scores)) on the
--- set (nil: all visible entries); gradients for q, w and keys.
+-- index_loss { q, w, keys, pos0, ratio, set, target } -> the mean of KL(target || softmax(scores)) on the set (nil: all
+-- visible entries) over the queries that see an entry; gradients for q, w and keys.
 function G.index_loss(o)
   local B, T = o.q.shape[1], o.q.shape[2]
+  local count = B * math.max(1, T - math.max(0, o.ratio - 1 - o.pos0))
   local own = tape_of(o.q, o.w, o.keys)
   local parts = {}
   for i, x in ipairs { o.q, o.w, o.keys } do parts[i] = { x, is(x) and tensor.zeros(x.shape) or nil } end
-  local losses = core.grad.index(value(o.q), value(o.w), value(o.keys), o.pos0, o.ratio, o.set, o.target, 1 / (B * T),
+  local losses = core.grad.index(value(o.q), value(o.w), value(o.keys), o.pos0, o.ratio, o.set, o.target, 1 / count,
     parts[1][2], parts[2][2], parts[3][2])
   local flat = losses:reshape(-1)
-  local mean = flat:mean(1)
+  local mean = flat:sum(1):div_(count)
   flat:free()
   losses:free()
   if not own then return mean end

@@ -276,12 +276,13 @@ local function map_text()
   row('glossary', table.concat(of_kind.term or {}, ', '))
   row('shell', 'kvlab ' .. joined(of_kind.kvlab or {}))
   if of_kind.lesson then row('lessons', joined(of_kind.lesson)) end
-  for _, line in ipairs { '',
+  lines[#lines + 1] = ''
+  for _, text in ipairs {
     "help(x) explains a function, an object, a layer; help 'NAME' whatever has that",
     "name, also on the left: help(kv.count), help 'Tensor:topk', help 'tensors'.",
     "help 'the message of an error', or help(_e) after one, says what to do.",
     '_ is the last value, x; shows nothing; TAB completes, Ctrl-C stops, Ctrl-D ends' } do
-    lines[#lines + 1] = line
+    table.move(terminal.wrap(text, width(), '', '  '), 1, 9, #lines + 1, lines)
   end
   return lines
 end

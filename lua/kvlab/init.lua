@@ -44,16 +44,18 @@ local attention = require 'kvlab.attention'
 local model = require 'kvlab.model'
 local sequence = require 'kvlab.sequence'
 kv.attention = attention.single
+require 'kvlab.inspect' -- Attention:scores, mask, probabilities, index_scores, pooling
 kv.model = model.new
 kv.measure = require('kvlab.measure').layout
+kv.trace = require('kvlab.trace').public
 
 -- training
 local ops = require 'kvlab.ops'
 local tape = require 'kvlab.tape'
 local optim = require 'kvlab.optim'
 kv.tape = tape.new
-for _, name in ipairs { 'cat', 'embedding', 'matmul', 'rms_norm', 'layer_norm', 'hadamard', 'rope', 'attend', 'linear',
-  'swiglu', 'roundtrip', 'cross_entropy' } do
+for _, name in ipairs { 'cat', 'where', 'embedding', 'matmul', 'rms_norm', 'layer_norm', 'hadamard', 'rope', 'attend',
+  'linear', 'swiglu', 'roundtrip', 'cross_entropy' } do
   kv[name] = ops[name]
 end
 kv.is_var = tape.is
@@ -77,6 +79,7 @@ kv.tasks = require 'kvlab.tasks'
 
 -- pictures, help, files
 kv.plot = require 'kvlab.plot'
+require 'kvlab.draw' -- Layout:draw, Layer:draw, Attention:draw
 kv.json = require 'kvlab.json'
 kv.suggest = require 'kvlab.suggest'
 kv.help = require('kvlab.help').print
@@ -94,6 +97,8 @@ kv.classes.SafeTensors = core.safetensors.methods
 kv.classes.Attention = attention.class
 kv.classes.Model = model.class
 kv.classes.Sequence = sequence.class
+kv.classes.Trace = require('kvlab.trace').class
+kv.classes.Prefill = require('kvlab.trace').grid_class
 kv.classes.Run = run.class
 kv.classes.Tape = tape.tape_class
 kv.classes.AdamW = optim.class

@@ -9,6 +9,7 @@ local core = require 'kvlab.core'
 local count = require 'kvlab.count'
 local exact = require 'kvlab.exact'
 local format = require 'kvlab.format'
+local layout = require 'kvlab.layout'
 local model = require 'kvlab.model'
 local opts = require 'kvlab.options'
 local progress = require 'kvlab.progress'
@@ -107,8 +108,8 @@ function measure.model(result)
 end
 
 -- --- filling ------------------------------------------------------------------------------------------
--- The inputs of T tokens: stand-ins look at nothing but how many there are.
-local function inputs(T) return tensor.zeros(1, T, 1) end
+-- measure.inputs(T): the inputs of T tokens; stand-ins look at nothing but how many there are.
+function measure.inputs(T) return tensor.zeros(1, T, 1) end
 
 -- Calls f(inputs, position) for chunks of the tokens from, ..., to - 1. Temporaries are given back before they are
 -- many: the collector does not see how large they are next to the caches.
@@ -117,7 +118,7 @@ local function in_chunks(from, to, columns, f)
   local made = 0
   for pos = from, to - 1, size do
     local T = math.min(size, to - pos)
-    f(inputs(T), pos)
+    f(measure.inputs(T), pos)
     made = made + T * columns
     if made > 16 * CHUNK then
       collectgarbage()
@@ -126,8 +127,9 @@ local function in_chunks(from, to, columns, f)
   end
 end
 
--- The first `tokens` tokens: every entry and key, and those rows of the window that the ring still holds at the end.
-local function fill(seq, tokens)
+-- measure.fill(seq, tokens): the first `tokens` tokens: every entry and key, and those rows of the window that the ring
+-- still holds at the end.
+function measure.fill(seq, tokens)
   local bar <close> = progress.start('filling the caches', #seq.model.layers)
   for i, A in ipairs(seq.model.layers) do
     local s, cell = A.shape, seq.cells[i]
@@ -150,7 +152,7 @@ end
 -- One more token: what Attention:forward does, layer by layer and without the output projection, with a clock.
 local function step(seq, seconds)
   local now = core.base.now
-  local x, pos0, cells = inputs(1), seq.position, seq.cells
+  local x, pos0, cells = measure.inputs(1), seq.position, seq.cells
   local shared = { cells = cells, lists = {}, pools = {} }
   for i, A in ipairs(seq.model.layers) do
     local began = now()
@@ -198,6 +200,14 @@ local function compare(result, stats, reads)
   return out
 end
 
+-- measure.free(m, seq): the memory of the pages goes here, not when the collector comes.
+function measure.free(m, seq)
+  seq:free()
+  for _, of_limit in pairs(m.pools) do
+    for _, pool in pairs(of_limit) do pool:free() end
+  end
+end
+
 -- measure.counted(result, { records =, memory =, model = }) -> the measurement of a count. `records` are those of the
 -- count; `model` is that of measure.model, if it has been made already. A model is used up.
 function measure.counted(result, options)
@@ -211,7 +221,7 @@ function measure.counted(result, options)
   local ok, out = pcall(function()
     local began = core.base.now()
     for i, one in ipairs(seq.cells) do one:reserve(0, N, m.layers[i].shape.ratio or 1) end
-    fill(seq, N - 1)
+    measure.fill(seq, N - 1)
     collectgarbage() -- not in the middle of the step
     seconds.fill = core.base.now() - began
     seq:reset()
@@ -221,10 +231,7 @@ function measure.counted(result, options)
     found.allocated_bytes = stats.allocated_bytes
     return found
   end)
-  seq:free() -- the memory of the pages goes here, not when the collector comes
-  for _, of_limit in pairs(m.pools) do
-    for _, pool in pairs(of_limit) do pool:free() end
-  end
+  measure.free(m, seq)
   if not ok then error(out, 0) end
   seconds.step = seconds.select + seconds.attention
   out.name, out.context, out.count, out.seconds = result.name, N, result, seconds
@@ -233,6 +240,7 @@ end
 
 -- kv.measure(L, options): see meta/measure.lua.
 function measure.layout(L, options)
+  L = layout.of(L, 'measure')
   options = options or {}
   opts.check(options, { 'context', 'records', 'widths', 'memory' }, 'measure')
   local memory = options.memory and opts.whole(options.memory, 1, 'measure: memory')

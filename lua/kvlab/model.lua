@@ -22,8 +22,10 @@ local class = {} -- what users call
 local internal = setmetatable({}, { __index = class }) -- what other modules call besides
 local meta = { __name = 'kvlab.Model', __index = internal }
 
+function model.is(value) return getmetatable(value) == meta end
+
 local OPTIONS = { 'seed', 'weights', 'tied', 'ffn', 'order', 'quantisers', 'hidden_only', 'norm', 'mlp',
-  'positions' }
+  'positions', 'init', 'records' }
 local QUANTISERS = { 'main', 'index', 'window', 'index_query' }
 
 -- --- names and shapes of everything outside attention (as in the released checkpoints) ------------------
@@ -80,26 +82,37 @@ function model.parameters(L, widths, options)
   return list
 end
 
--- kv.model(L, widths, options) -> a model.
--- options: seed (1) or weights (a table of tensors by checkpoint name); tied (false); ffn (intermediate_size; 0:
--- none); order (MLA); quantisers (records main, index, window, index_query that the full-sequence form applies);
--- norm = 'rms' or 'layer' (LayerNorm without bias), mlp = 'swiglu' or 'gelu', positions = 'rope' or 'learned'.
-function model.new(L, widths, options)
-  if type(L) == 'string' then L = layout.new(L) end
-  if not layout.is(L) then error(('model: expected a layout, got %s'):format(type(L)), 0) end
-  options = options or {}
+-- model.check_options(options): raises for what no model can have.
+function model.check_options(options)
   opts.check(options, OPTIONS, 'model')
-  local seed = opts.whole(options.seed or 1, 0, 'model: seed')
-  if options.quantisers then opts.check(options.quantisers, QUANTISERS, 'model: quantisers') end
-  widths = width_rules.merge(L.widths, widths)
-  local ffn = opts.whole(options.ffn or widths.intermediate_size or 0, 0, 'model: ffn')
+  opts.whole(options.seed or 1, 0, 'model: seed')
+  opts.whole(options.ffn or 0, 0, 'model: ffn')
+  weights.init(options.init, 'model: init')
+  local q, given = options.quantisers, options.weights
+  if q and options.records then error('model: quantisers and records are both given, expected one of them', 0) end
+  if q then opts.check(q, QUANTISERS, 'model: quantisers', 'role') end
   opts.word(options.norm or 'rms', { 'rms', 'layer' }, 'model: norm')
   opts.word(options.mlp or 'swiglu', { 'swiglu', 'gelu' }, 'model: mlp')
-  opts.word(options.positions or 'rope', { 'rope', 'learned' }, 'model: positions')
-  local given = options.weights
+  opts.word(options.positions or 'rope', { 'rope', 'learned', 'none' }, 'model: positions')
+  if options.order then opts.word(options.order, attention.orders, 'model: order') end
   if given ~= nil and type(given) ~= 'table' then
     error(('model: weights is a %s, expected a table of tensors by checkpoint name'):format(type(given)), 0)
   end
+end
+
+-- kv.model(L, widths, options) -> a model.
+-- options: seed (1) or weights (a table of tensors by checkpoint name); tied (false); ffn (intermediate_size; 0:
+-- none); order (MLA); quantisers (records main, index, window, index_query that the full-sequence form applies) or
+-- records (as of a sequence: that form then computes with rows as caches give them back); init (kvlab.weights); norm =
+-- 'rms' or 'layer' (LayerNorm without bias), mlp = 'swiglu' or 'gelu', positions = 'rope', 'learned' or 'none'.
+function model.new(L, widths, options)
+  L = layout.of(L, 'model')
+  options = options or {}
+  model.check_options(options)
+  local seed, init = options.seed or 1, weights.init(options.init, 'model: init')
+  local q, stored = options.quantisers, options.records
+  widths = width_rules.merge(L.widths, widths)
+  local ffn, given = options.ffn or widths.intermediate_size or 0, options.weights
   local self = setmetatable({ layout = L, widths = widths, layers = {}, blocks = {}, parameters = {}, names = {},
     eps = widths.rms_norm_eps or 1e-6, ffn = ffn, pools = {}, layer_norm = options.norm == 'layer' }, meta)
   for _, spec in ipairs(model.parameters(L, widths, { ffn = ffn, tied = options.tied, mlp = options.mlp,
@@ -107,7 +120,7 @@ function model.new(L, widths, options)
     local value = given and given[spec.name]
     if given and (value ~= nil or not spec.optional) then weights.check(value, spec, 'model') end
     self.names[#self.names + 1] = spec.name
-    self.parameters[spec.name] = value or weights.random(spec, seed)
+    self.parameters[spec.name] = value or weights.random(spec, seed, init, #L)
   end
   self.quantisers = {}
   for i = 1, #L do
@@ -115,13 +128,13 @@ function model.new(L, widths, options)
     local own = {}
     local prefix = weights.prefix(s, i)
     for _, w in ipairs(weights.of(s)) do own[w.name] = self.parameters[prefix .. w.name] end
-    local q = options.quantisers
     local index_query = q and q.index_query and s.topk
       and record.of(q.index_query):plan { channels = s.index.channels, rotary = s.index.rotary }
     self.layers[i] = attention.new(L, i, widths, { weights = own, order = options.order,
-      index_query = index_query or nil, no_rope = options.positions == 'learned' })
+      index_query = index_query or nil, no_rope = (options.positions or 'rope') ~= 'rope' })
     self.blocks[i] = block_names(s, i)
-    self.quantisers[i] = q and model.plans(s, q) or nil
+    if stored then self.quantisers[i] = shape.plans(s, shape.asked(stored), shape.deployed(L, stored))
+    elseif q then self.quantisers[i] = model.plans(s, q) end
   end
   return self
 end
@@ -258,11 +271,15 @@ function internal:embed(ids, pos0)
   return ops.add(h, ops.embedding(learned, places))
 end
 
--- The normed output of the last layer, and the matrix [V, D] of the head.
-function internal:head(h)
+-- The matrix [V, D] of the head, which is the embedding's when they are tied.
+function internal:head_matrix()
   local p = self.parameters
-  return self:norm(h, p['norm.weight'] and 'norm.weight' or 'model.norm.weight'),
-    p['head.weight'] or p['lm_head.weight'] or p['embed.weight'] or p['model.embed_tokens.weight']
+  return p['head.weight'] or p['lm_head.weight'] or p['embed.weight'] or p['model.embed_tokens.weight']
+end
+
+-- The normed output of the last layer, and the matrix of the head.
+function internal:head(h)
+  return self:norm(h, self.parameters['norm.weight'] and 'norm.weight' or 'model.norm.weight'), self:head_matrix()
 end
 
 function internal:logits(h) return ops.linear(self:head(h)) end

@@ -11,7 +11,7 @@ local tensor = require 'kvlab.tensor'
 local is = tape.is
 
 -- What is the same for both: functions that make tensors of numbers or ids.
-local ops = { tensor = tensor.tensor, filled = tensor.filled, arange = tensor.arange, where = tensor.where,
+local ops = { tensor = tensor.tensor, filled = tensor.filled, arange = tensor.arange,
   rope_freqs = kernels.rope_freqs, compressor = kernels.compressor, tape_compressor = gradients.compressor,
   is_var = is, value = tape.value, detach = tape.value, index_loss = gradients.index_loss,
   head_loss = gradients.head_loss, cross_entropy = gradients.cross_entropy }
@@ -23,6 +23,11 @@ function ops.cat(list, dim)
     if is(x) then return tape.cat(list, dim) end
   end
   return tensor.cat(list, dim)
+end
+
+function ops.where(condition, a, b)
+  if is(a) or is(b) then return tape.where(condition, a, b) end
+  return tensor.where(tape.value(condition), a, b)
 end
 
 function ops.embedding(w, ids)

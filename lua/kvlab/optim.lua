@@ -1,9 +1,11 @@
 -- optim.lua: AdamW with clipping of the global norm, and learning-rate schedules. Documentation in meta/training.lua.
 --
--- An optimiser owns the two moments of every parameter, by name. A tensor that stands under several names is one
+-- An optimiser owns the two moments of every parameter, by name, and counts its steps: one that is trained later starts
+-- as if it were the first step. A tensor that stands under several names is one
 -- parameter and is stepped once. Matrices decay, vectors (norms, biases, sinks) do not.
 local core = require 'kvlab.core'
 local options = require 'kvlab.options'
+local tape = require 'kvlab.tape'
 local tensor = require 'kvlab.tensor'
 
 local optim = {}
@@ -28,7 +30,7 @@ function optim.adamw(parameters, o)
   end
   local m = type(parameters.changed) == 'function' and parameters or nil
   local self = { model = m, parameters = m and m.parameters or parameters, names = {}, first = {}, m = {}, v = {},
-    steps = 0, schedule = o.schedule or function() return 1 end }
+    taken = {}, steps = 0, schedule = o.schedule or function() return 1 end }
   for name, missing in pairs(SETTINGS) do
     self[name] = o[name] == nil and missing or o[name]
     number(self[name], name, 0, (name == 'beta1' or name == 'beta2') and 1 or math.huge)
@@ -58,7 +60,7 @@ local function collect(self, grads)
     if not p then
       error(("adamw: no parameter is called '%s'%s"):format(tostring(name), options.suggest(name, self.names)), 0)
     end
-    if not tensor.is_tensor(g) or table.concat(g.shape, ', ') ~= table.concat(p.shape, ', ') then
+    if not tensor.is_tensor(g) or not tape.same_shape(g.shape, p.shape) then
       error(('adamw: the gradient of %s is {%s}, expected {%s}'):format(name, tensor.is_tensor(g)
         and table.concat(g.shape, ', ') or type(g), table.concat(p.shape, ', ')), 0)
     end
@@ -91,12 +93,14 @@ function class:step(grads)
   local lr = self.lr * factor
   if norm == norm and norm < math.huge then
     local scale = core.optim.clip_scale(norm, self.clip)
+    local _ <close> = core.base.hold_interrupts(true) -- all parameters are stepped, or none
     self.steps = self.steps + 1
     for _, entry in ipairs(list) do
       local name, p = entry.name, entry.parameter
       if not self.m[name] then self.m[name], self.v[name] = tensor.zeros(p.shape), tensor.zeros(p.shape) end
+      self.taken[name] = (self.taken[name] or 0) + 1
       core.optim.adamw(p, self.m[name], self.v[name], entry.gradient, lr, self.beta1, self.beta2, self.eps,
-        #p.shape >= 2 and self.decay or 0, scale, self.steps)
+        #p.shape >= 2 and self.decay or 0, scale, self.taken[name])
     end
     if self.model then self.model:changed() end
   end
@@ -105,6 +109,33 @@ function class:step(grads)
     grads[name] = nil
   end
   return norm, lr
+end
+
+-- optimiser:state() -> tensors { ['m.NAME'], ['v.NAME'] }, which stay the optimiser's, and plain data: all that a
+-- checkpoint needs beside the parameters.
+function class:state()
+  local tensors, taken = {}, {}
+  for name, t in pairs(self.m) do
+    tensors['m.' .. name], tensors['v.' .. name], taken[name] = t, self.v[name], self.taken[name]
+  end
+  return tensors, { steps = self.steps, taken = taken }
+end
+
+-- optimiser:restore(tensors, data): what state() gave, of an optimiser of the same parameters. Other tensors are left
+-- alone.
+function class:restore(tensors, data)
+  local m, v, taken = {}, {}, {}
+  for name, n in pairs(data.taken) do
+    local p = self.parameters[name]
+    local pair = { tensors['m.' .. name], tensors['v.' .. name] }
+    for i = 1, 2 do
+      if not p or not pair[i] or table.concat(pair[i].shape, ', ') ~= table.concat(p.shape, ', ') then
+        error(('adamw: restore: the moments of %s do not fit the parameters'):format(name), 0)
+      end
+    end
+    m[name], v[name], taken[name] = pair[1], pair[2], n
+  end
+  self.m, self.v, self.taken, self.steps = m, v, taken, data.steps
 end
 
 function meta.__tostring(self)

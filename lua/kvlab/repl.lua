@@ -212,7 +212,7 @@ function repl.run(kv)
     local recent
     remember, recent = history.open()
     read = reader.editing(recent, function(line, word) return complete.names(line, word, session.env, kv) end) or read
-    io.stdout:write(('kvlab %s. help() shows what there is, Ctrl-D ends.\n'):format(core.version))
+    io.stdout:write(('kvlab %s. help() shows what there is, lesson() teaches, Ctrl-D ends.\n'):format(core.version))
   end
   local good = true
   if package.loaded['kvlab.lesson'] then good = session:guarded(nil, install_lessons, session.env) end

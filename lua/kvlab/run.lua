@@ -267,36 +267,58 @@ local function verified(self, base)
   return about
 end
 
--- r:resume() -> { step =, state =, tensors = { name = Tensor }, damaged = { text, ... } } of the newest checkpoint that
--- is whole, or nil when there is none. Those that are damaged are named in r.notes and in the metrics.
-function class:resume()
-  self:beat()
-  local damaged, found, base = {}, nil, nil
+-- The newest checkpoint that is whole, its name, and what is wrong with those after it: { { base, problem }, ... }.
+local function newest_whole(self)
+  local damaged = {}
   for _, one in ipairs(checkpoint_names(self.dir)) do
     local about, problem = verified(self, one.base)
-    if about then
-      found, base = about, one.base
-      break
-    end
-    damaged[#damaged + 1] = problem
-    -- it must not count as one of the last two
-    system.rename(('%s/checkpoints/%s.json'):format(self.dir, one.base),
-      ('%s/checkpoints/%s.json.damaged'):format(self.dir, one.base))
+    if about then return about, one.base, damaged end
+    damaged[#damaged + 1] = { one.base, problem }
   end
-  for _, problem in ipairs(damaged) do
-    local from = found and ('the checkpoint of step %d is used'):format(found.step) or 'the run starts anew'
-    self.notes[#self.notes + 1] = ('%s: %s; %s'):format(self.dir, problem, from)
+  return nil, nil, damaged
+end
+
+-- Says in r.notes which checkpoints are damaged; returns their problems.
+local function note_damage(self, found, damaged, otherwise)
+  local problems = {}
+  for i, one in ipairs(damaged) do
+    problems[i] = one[2]
+    local from = found and ('the checkpoint of step %d is used'):format(found.step) or otherwise
+    self.notes[#self.notes + 1] = ('%s: %s; %s'):format(self.dir, one[2], from)
   end
-  if found or #damaged > 0 or read_text(self.dir .. '/metrics.jsonl') then
-    self:log { event = 'resumed', step = found and found.step or -1, damaged = #damaged > 0 and damaged or nil }
-  end
-  if not found then return nil end
+  return problems
+end
+
+local function loaded(self, about, base, problems)
   local tensors = {}
-  if found.tensors then
+  if about.tensors then
     local file <close> = core.safetensors.open(('%s/checkpoints/%s.safetensors'):format(self.dir, base))
     for _, name in ipairs(file:names()) do tensors[name] = file:load(name) end
   end
-  return { step = found.step, state = found.state, tensors = tensors, damaged = damaged }
+  return { step = about.step, state = about.state, tensors = tensors, damaged = problems }
+end
+
+-- r:last() -> { step =, state =, tensors = { name = Tensor }, damaged = { text, ... } } of the newest checkpoint that
+-- is whole, or nil when there is none. Only reads; those that are damaged are named in r.notes.
+function class:last()
+  local found, base, damaged = newest_whole(self)
+  local problems = note_damage(self, found, damaged, 'there is no other')
+  return found and loaded(self, found, base, problems) or nil
+end
+
+-- r:resume() -> the same for whoever goes on from it. Those that are damaged are named in the metrics too.
+function class:resume()
+  self:beat()
+  local found, base, damaged = newest_whole(self)
+  for _, one in ipairs(damaged) do -- it must not count as one of the last two
+    system.rename(('%s/checkpoints/%s.json'):format(self.dir, one[1]),
+      ('%s/checkpoints/%s.json.damaged'):format(self.dir, one[1]))
+  end
+  local problems = note_damage(self, found, damaged, 'the run starts anew')
+  if found or #damaged > 0 or read_text(self.dir .. '/metrics.jsonl') then
+    self:log { event = 'resumed', step = found and found.step or -1, damaged = #problems > 0 and problems or nil }
+  end
+  return found and loaded(self, found, base, problems) or nil
 end
 
 -- --- how it ended -----------------------------------------------------------------------------------------------

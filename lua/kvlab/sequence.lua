@@ -31,13 +31,13 @@ local function pool_of(m, pages)
   end
 end
 
--- model:sequence { records = 'deployed' | name | record | { main =, index =, window = }, rollback = r, pages = n }
+-- model:sequence { records = 'deployed' | 'own' | name | record | { main =, index =, window = }, rollback =, pages = }
 function sequence.new(m, options)
   options = options or {}
   opts.check(options, { 'records', 'rollback', 'pages' }, 'sequence')
   local rollback = opts.whole(options.rollback or 0, 0, 'sequence: rollback')
   local pages = options.pages and opts.whole(options.pages, 1, 'sequence: pages')
-  local asked, deployed = shape.asked(options.records), shape.deployed(m.layout)
+  local asked, deployed = shape.asked(options.records), shape.deployed(m.layout, options.records)
   -- `reach` tokens can be taken back now, `most` when enough have come since the last rollback.
   local self = setmetatable({ model = m, cells = {}, counters = {}, position = 0, most = rollback, reach = 0,
     evaluations = 0 }, meta)
@@ -70,7 +70,7 @@ local function attempt(self, T, f)
 end
 
 -- seq:extend(h, { replay = n }) -> hidden states after the last layer [1, T', D] of a chunk of inputs h [1, T, D]. What
--- is still to be done with them, finish(h), belongs to the attempt.
+-- is still to be done with them, finish(h), belongs to the attempt. A study in seq.study (kvlab.attention) looks on.
 function internal:extend(h, options, finish)
   check_open(self)
   options = options or {}
@@ -85,7 +85,7 @@ function internal:extend(h, options, finish)
   local T = h.shape[2]
   local out, evaluations = attempt(self, T, function(cells)
     for i, one in ipairs(cells) do one:reserve(self.position, T, ratio_of(self, i)) end
-    local result, done = self.model:run(h, self.position, cells, replay)
+    local result, done = self.model:run(h, self.position, cells, replay, self.study)
     if finish then result = finish(result) end
     return result, done
   end)

@@ -99,21 +99,22 @@ end
 -- --- records ------------------------------------------------------------------------------------------
 local ROLES = { main = 'record', index = 'index_record', window = 'window_record' }
 
--- shape.deployed(L) -> what L is stored in unless somebody asks for something else: its own records, or those of
--- V4.1, with per-head rows and latents in bf16.
-function shape.deployed(L)
+-- shape.deployed(L, asked) -> what L is stored in unless somebody asks for something else: its own records, or those of
+-- V4.1, with per-head rows and latents in bf16. `asked`: the option `records`; 'own' leaves V4.1's out.
+function shape.deployed(L, asked)
   if L.records then return L.records end
+  if asked == 'own' then return {} end -- bf16
   local r = require('kvlab.presets').load('v4.1-flash').records
   return { main = r.main, index = r.index, window = r.window, heads = 'bf16', latent = 'bf16' }
 end
 
--- shape.asked(value) -> { main =, index =, window = }, or nil for 'deployed': the option `records` of counting and
--- running, in which one record, or its name, stands for all three.
+-- shape.asked(value) -> { main =, index =, window = }, or nil for 'deployed' and 'own': the option `records` of
+-- counting and running, in which one record, or its name, stands for all three.
 function shape.asked(value)
-  if value == nil or value == 'deployed' then return nil end
+  if value == nil or value == 'deployed' or value == 'own' then return nil end
   if type(value) == 'string' or record.is(value) then return { main = value, index = value, window = value } end
   if type(value) ~= 'table' then
-    error(("records = %s: expected 'deployed', a record or its name, or a table { main =, index =, window = }")
+    error(("records = %s: expected 'deployed', 'own', a record or its name, or a table { main =, index =, window = }")
       :format(tostring(value)), 0)
   end
   opts.check(value, { 'main', 'index', 'window' }, 'records', 'role')

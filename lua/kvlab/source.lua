@@ -76,15 +76,15 @@ function source.widths(word)
   return widths.of_config(config), true
 end
 
--- source.records(word) -> 'deployed', 'bf16' or a table by role.
+-- source.records(word) -> 'deployed', 'own', 'bf16' or a table by role.
 function source.records(word)
-  if word == 'deployed' or word == 'bf16' then return word end
+  if word == 'deployed' or word == 'own' or word == 'bf16' then return word end
   local set = {}
   for pair in (word .. ','):gmatch('([^,]*),') do
     local role, name = pair:match('^%s*(%a+)%s*=%s*(%S+)%s*$')
     if not role then
-      error(("records '%s': expected deployed, bf16 or main=NAME,index=NAME,window=NAME%s"):format(word,
-        suggest.phrase(word, { 'deployed', 'bf16' })), 0)
+      error(("records '%s': expected deployed, own, bf16 or main=NAME,index=NAME,window=NAME%s"):format(word,
+        suggest.phrase(word, { 'deployed', 'own', 'bf16' })), 0)
     end
     opts.check({ [role] = name }, { 'main', 'index', 'window' }, 'records', 'role')
     record.named(name)

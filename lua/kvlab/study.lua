@@ -5,7 +5,7 @@
 -- layer i: seen[i] = { question, list, target, readers, mass }. The teacher of indexer i is attention mass on the
 -- owner's entries: each head normalised together with window and sink, restricted to the supervised set, summed over
 -- heads, renormalised (DeepSeek-V3.2 report 2.1.1); the mean over all layers that read with its selection. Nothing of
--- the teacher has a gradient. Loss: the mean over queries of KL(teacher || softmax(scores)).
+-- the teacher has a gradient. Loss: the mean of KL(teacher || softmax(scores)) over the queries that see an entry.
 local kernels = require 'kvlab.kernels'
 local core = require 'kvlab.core'
 local gradients = require 'kvlab.gradients'
@@ -23,8 +23,8 @@ study.sets = { 'selected', 'visible', 'pool' }
 study.fields = { 'select', 'kl', 'dense', 'coefficient', 'metrics', 'seed' }
 
 -- study.new { select = arm, kl = set or nil, dense =, coefficient =, metrics =, seed = } -> a study of one pass.
---   select   who selects: 'learned' (the indexer), 'oracle' (top-k of the layer's own dense attention mass), 'random'
---            (of `seed`), 'recent'
+--   select   who selects: 'learned' (the indexer), 'oracle' (top-k of the dense attention mass, the mean over the
+--            layers that read with the selection), 'random' (of `seed`), 'recent'
 --   kl       the supervised set: 'selected', 'visible' (all), 'pool' (all where there is none); nil: no loss
 --   dense    attention reads all visible entries while the indexer learns (warm-up)
 function study.new(o)
@@ -36,7 +36,28 @@ function study.new(o)
     error(('indexer: coefficient is %s, expected a number, 0 or more'):format(tostring(coefficient)), 0)
   end
   return setmetatable({ arm = o.select or 'learned', kl = o.kl, dense = o.dense or false, metrics = o.metrics or false,
-    coefficient = coefficient, seed = opts.whole(o.seed or 1, 0, 'indexer: seed'), seen = {}, order = {} }, meta)
+    coefficient = coefficient, seed = opts.whole(o.seed or 1, 0, 'indexer: seed'), seen = {}, order = {},
+    ahead = {} }, meta)
+end
+
+-- study:prepare(m, ids): before the pass of the model m over ids. What layers above will read is not known when an
+-- oracle selects for them, so for selections that are shared a pass with dense attention finds out.
+function class:prepare(m, ids)
+  if self.arm ~= 'oracle' then return end
+  local readers, shared = {}, false
+  for i = 1, #m.layout do
+    local by = m.layout:selector(i)
+    if by then
+      readers[by] = (readers[by] or 0) + 1
+      shared = shared or readers[by] > 1
+    end
+  end
+  if not shared then return end
+  local dense = study.new { select = 'recent', dense = true, metrics = true }
+  m:run(m:embed(ids, 0), 0, m:tensor_cells(ids.shape[1]), nil, dense)
+  for i, seen in pairs(dense.seen) do
+    if readers[i] > 1 then self.ahead[i] = seen.mass else seen.mass:free() end
+  end
 end
 
 -- --- selection ----------------------------------------------------------------------------------------
@@ -52,7 +73,7 @@ function class:by_arm(i, question, mass)
   local shape = found.scores.shape
   local visible = found.scores:gt(MINUS)
   local scores
-  if self.arm == 'oracle' then scores = mass
+  if self.arm == 'oracle' then scores = self.ahead[i] or mass
   elseif self.arm == 'random' then
     scores = tensor.random { shape[1], shape[2], shape[3], seed = self.seed * 1000003 + i, dist = 'uniform' }
   else scores = tensor.arange(0, shape[3] - 1, 1, 'float32') end

@@ -64,7 +64,8 @@ local function settle(self, point, how, about)
   if how == 'failed' then self.failures[#self.failures + 1] = { point = point, reason = about } end
 end
 
-local function shown(metrics)
+-- sweep.shown(metrics) -> 'accuracy 0.99, loss 0.1'
+function sweep.shown(metrics)
   local keys, parts = {}, {}
   for key, value in pairs(metrics or {}) do
     if type(value) == 'number' then keys[#keys + 1] = key end
@@ -124,7 +125,7 @@ local function finish(self, one, kind, code)
   settle(self, point, how, about.reason)
   local total = #self.points - self.count.before
   say(self, '[%d/%d] %s  %s  %.1f s  %s', self.count.done + self.count.failed, total, how, point.label, seconds,
-    how == 'done' and shown(about.metrics) or about.reason)
+    how == 'done' and sweep.shown(about.metrics) or about.reason)
 end
 
 -- Heartbeats, time-outs, workers that ended.
@@ -198,11 +199,11 @@ end
 
 local OPTIONS = { 'dir', 'jobs', 'retry', 'budget', 'set', 'only', 'say' }
 
--- What a report of the folder needs to know.
-local function describe(E, dir, keys)
+-- sweep.describe(E, dir, keys): writes down what a report of the folder needs to know.
+function sweep.describe(E, dir, keys)
   run.write_whole(('%s/%s.sweep.json'):format(dir, E.name), json.encode({ name = E.name, file = E.file,
     keys = json.array(keys), measure = json.array(E.measure or {}), better = E.better, cost = E.cost,
-    within = json.array(E.within or {}) },
+    within = json.array(E.within or {}), by = E.by and json.array(E.by) or nil },
     { indent = 2 }) .. '\n')
 end
 
@@ -223,7 +224,7 @@ function sweep.run(E, options)
   run.make_folders(dir)
   dir = system.realpath(dir)
   self.dir = dir
-  describe(E, dir, keys)
+  sweep.describe(E, dir, keys)
   local ok, problem = pcall(loop, self)
   if not ok then
     pcall(stop_workers, self, 'error')

@@ -15,6 +15,8 @@ local core = require 'kvlab.core'
 local options = require 'kvlab.options'
 local tensor = require 'kvlab.tensor'
 
+local getmetatable, setmetatable = getmetatable, setmetatable -- called many times for each operation
+
 local M = {}
 
 local class = {} -- methods of Var
@@ -22,6 +24,14 @@ local var_meta = { __name = 'kvlab.Var', __index = class }
 local methods = {} -- methods of Tape
 local tape_meta = { __name = 'kvlab.Tape', __index = methods }
 M.class, M.tape_class = class, methods
+
+local function same_shape(a, b)
+  for i = 1, math.max(#a, #b) do
+    if a[i] ~= b[i] then return false end
+  end
+  return true
+end
+M.same_shape = same_shape
 
 -- --- the parts ----------------------------------------------------------------------------------------
 local function is(x) return getmetatable(x) == var_meta end
@@ -35,7 +45,7 @@ end
 M.value = value
 
 local function new_var(tape, made, grad)
-  return setmetatable({ value = made, grad = grad, tape = tape, shape = made.shape, dtype = made.dtype,
+  return setmetatable({ value = made, grad = grad, tape = tape, shape = made.shape, dtype = 'float32',
     size = made.size }, var_meta)
 end
 
@@ -50,16 +60,14 @@ end
 M.record = record
 
 -- tape_of(...) -> the tape of the Vars among the arguments, which must all be of one, or nil.
-local function tape_of(...)
-  local found
-  for i = 1, select('#', ...) do
-    local x = select(i, ...)
-    if is(x) then
-      if found and x.tape ~= found then error('tape: the arguments are Vars of different tapes', 0) end
-      found = x.tape
-    end
-  end
-  return found
+local function one_of(first, second)
+  if first and second and first ~= second then error('tape: the arguments are Vars of different tapes', 0) end
+  return first or second
+end
+local function tape_of(a, b, ...)
+  local found = one_of(is(a) and a.tape or nil, is(b) and b.tape or nil)
+  if select('#', ...) == 0 then return found end
+  return one_of(found, tape_of(...))
 end
 M.tape_of = tape_of
 
@@ -121,7 +129,7 @@ function methods:var(t, grad)
     error(('tape: var is %s, expected a float32 tensor'):format(tensor.is_tensor(t) and t.dtype or type(t)), 0)
   end
   if grad ~= nil and not (tensor.is_tensor(grad) and grad.dtype == 'float32' and grad:is_contiguous()
-    and table.concat(grad.shape, ', ') == table.concat(t.shape, ', ')) then
+    and same_shape(grad.shape, t.shape)) then
     error(('tape: grad is not a float32 tensor {%s} without gaps'):format(table.concat(t.shape, ', ')), 0)
   end
   return new_var(self, t, grad)
@@ -146,7 +154,7 @@ function methods:op(o)
     for i, x in ipairs(inputs) do
       local d = grads[i]
       if d ~= nil and is(x) then
-        if not tensor.is_tensor(d) or table.concat(d.shape, ', ') ~= table.concat(x.shape, ', ') then
+        if not tensor.is_tensor(d) or not same_shape(d.shape, x.shape) then
           error(('tape: backward of op gave {%s} for input %d, expected a tensor {%s}'):format(
             tensor.is_tensor(d) and table.concat(d.shape, ', ') or type(d), i, table.concat(x.shape, ', ')), 0)
         end
@@ -237,6 +245,15 @@ end
 part 'slice'
 part 'select'
 
+function class.index_select(x, dim, ids)
+  return record(x.tape, x.value:index_select(dim, ids), function(g)
+    local shape = g.shape
+    for i in ipairs(shape) do shape[i] = i == (dim > 0 and dim or #shape + 1 + dim) and shape[i] or 1 end
+    local none <close> = tensor.zeros(x.shape)
+    give(x, none:scatter_add(dim, ids:reshape(shape):expand(g.shape):contiguous(), g))
+  end)
+end
+
 -- cat(list, dim) with Vars among the tensors of the list.
 function M.cat(list, dim)
   local tape = tape_of(table.unpack(list))
@@ -277,7 +294,7 @@ local function copy(g) return g:clone() end
 local add = binary(function(a, b) return a + b end, copy, copy)
 -- Sums of one shape are the residual stream: g is copied only where there is no gradient yet.
 function var_meta.__add(a, b)
-  if not (is(a) and is(b)) or table.concat(a.shape, ' ') ~= table.concat(b.shape, ' ') then return add(a, b) end
+  if not (is(a) and is(b) and same_shape(a.shape, b.shape)) then return add(a, b) end
   return record(tape_of(a, b), a.value + b.value, function(g)
     lend(a, g)
     give(b, g:contiguous())
@@ -290,15 +307,30 @@ var_meta.__div = binary(function(a, b) return a / b end, function(g, _, b) retur
   function(g, _, b, out)
     return (g * out):div_(b):mul_(-1)
   end)
--- The exponent is a number or a tensor; it gets no gradient.
-function var_meta.__pow(x, n)
-  if not is(x) or is(n) then error('tape: the exponent of ^ must be a number or a tensor, its base a Var', 0) end
-  local v = x.value
-  return record(x.tape, v ^ n, function(g) give(x, reduce(v ^ (n - 1) * n * g, x.shape)) end)
-end
+-- The slope in the exponent is out * log(base), and 0 at the base 0, where the logarithm is not.
+var_meta.__pow = binary(function(a, b) return a ^ b end, function(g, a, b) return a ^ (b - 1) * b * g end,
+  function(g, a, _, out)
+    if type(a) == 'number' then return g * out * (a == 0 and 0 or math.log(a)) end
+    return tensor.where(a:eq(0), 0, out * a:log()) * g
+  end)
+-- Where both are equal, each gets half.
+local function larger(u, v) return u:gt(v):to 'float32' + u:eq(v):to 'float32' * 0.5 end
+local function from_larger(g, a, b) return g * larger(a, b) end
+local function from_smaller(g, a, b) return g * (1 - larger(a, b)) end
+class.maximum = binary(function(a, b) return a:maximum(b) end, from_larger, from_smaller)
+class.minimum = binary(function(a, b) return a:minimum(b) end, from_smaller, from_larger)
 M.add = var_meta.__add
 class.add, class.sub, class.mul, class.div, class.pow = var_meta.__add, var_meta.__sub, var_meta.__mul, var_meta.__div,
   var_meta.__pow
+
+-- where(condition, a, b) with Vars for a or b; the condition has no gradient.
+function M.where(condition, a, b)
+  local chosen = value(condition)
+  return record(tape_of(a, b), tensor.where(chosen, value(a), value(b)), function(g)
+    if is(a) then give(a, reduce(tensor.where(chosen, g, 0), a.shape)) end
+    if is(b) then give(b, reduce(tensor.where(chosen, 0, g), b.shape)) end
+  end)
+end
 
 local function unary(name, back)
   class[name] = function(x)
@@ -331,24 +363,31 @@ local function spread(g, x, dim)
   return g:reshape(shape):expand(x.shape)
 end
 
-local function reduction(name, scale)
+-- back(d, x, dim, out): the gradient from d, which is that of the result, repeated over the shape of x.
+local function reduction(name, back)
   class[name] = function(x, dim, keep)
     local v = x.value
-    local n = dim and x.shape[dim > 0 and dim or #x.shape + 1 + dim] or x.size
     local out
     if dim then out = v[name](v, dim, keep)
     else
       local flat <close> = v:reshape(-1)
       out = flat[name](flat, 1)
     end
-    return record(x.tape, out, function(g)
-      local d = spread(g, x, dim)
-      give(x, scale and d * (1 / n) or d:clone())
-    end)
+    return record(x.tape, out, function(g) give(x, back(spread(g, x, dim), x, dim, out)) end)
   end
 end
-reduction('sum', false)
-reduction('mean', true)
+reduction('sum', function(d) return d:clone() end)
+reduction('mean', function(d, x, dim)
+  return d * (1 / (dim and x.shape[dim > 0 and dim or #x.shape + 1 + dim] or x.size))
+end)
+-- Elements that are equally large share the gradient.
+local function extreme(d, x, dim, out)
+  local there = x.value:eq(spread(out, x, dim)):to 'float32'
+  if dim then return d * there / there:sum(dim, true) end
+  return d * there * (1 / there:sum())
+end
+reduction('max', extreme)
+reduction('min', extreme)
 
 function class.softmax(x, dim)
   dim = dim or #x.shape
@@ -360,6 +399,22 @@ function class.log_softmax(x, dim)
   dim = dim or #x.shape
   local out = x.value:log_softmax(dim)
   return record(x.tape, out, function(g) give(x, g - out:exp() * g:sum(dim, true)) end)
+end
+
+function class.logsumexp(x, dim)
+  dim = dim or #x.shape
+  local v = x.value
+  return record(x.tape, v:logsumexp(dim), function(g) give(x, v:softmax(dim) * spread(g, x, dim)) end)
+end
+
+-- The gradient of an element is the sum of those from it to the end.
+function class.cumsum(x, dim)
+  dim = dim or #x.shape
+  return record(x.tape, x.value:cumsum(dim), function(g)
+    local n = x.shape[dim > 0 and dim or #x.shape + 1 + dim]
+    local backwards = (n - 1) - tensor.arange(0, n - 1)
+    give(x, g:index_select(dim, backwards):cumsum(dim):index_select(dim, backwards))
+  end)
 end
 
 function class.gather(x, dim, ids)

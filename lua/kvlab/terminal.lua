@@ -6,7 +6,8 @@ local terminal = {}
 
 -- What stands for a character that an ASCII terminal does not have.
 local ASCII = { ['×'] = 'x', ['·'] = '.', ['−'] = '-', ['–'] = '-', ['—'] = '-', ['…'] = '...', ['≤'] = '<=',
-  ['≥'] = '>=', ['→'] = '->', ['←'] = '<-', ['█'] = '#', ['▒'] = '=', ['▚'] = '+', ['░'] = '.' }
+  ['≥'] = '>=', ['→'] = '->', ['←'] = '<-', ['█'] = '#', ['▒'] = '=', ['▚'] = '+', ['░'] = '.',
+  ['‘'] = "'", ['’'] = "'", ['“'] = '"', ['”'] = '"' }
 
 function terminal.utf8()
   local locale
@@ -17,10 +18,11 @@ function terminal.utf8()
   return locale ~= nil and locale:lower():find('utf%-?8') ~= nil
 end
 
--- columns() -> how wide a line may be: what the terminal says, else COLUMNS, else 80; 20 to 500.
+-- columns() -> how wide a line may be, 20 to 1000: COLUMNS, what the terminal says, or 80. Readline keeps COLUMNS
+-- as the terminal is.
 function terminal.columns()
-  local columns = base.columns() or math.tointeger(tonumber(os.getenv('COLUMNS') or ''))
-  return math.max(20, math.min(columns and columns > 0 and columns or 80, 500))
+  local said = math.tointeger(tonumber(os.getenv('COLUMNS') or ''))
+  return math.max(20, math.min(said and said > 0 and said or base.columns() or 80, 1000))
 end
 
 -- can_redraw(): is standard error a terminal on which a line can be drawn over the last one?

@@ -83,6 +83,7 @@ function training.loss(m, batch, o)
   local scale = o.scale or 1
   if type(scale) ~= 'number' then error(('loss: scale is a %s, expected a number'):format(type(scale)), 0) end
   local observed = o.indexer and study.new(o.indexer) or nil
+  if observed then observed:prepare(m, m:tokens(batch.tokens)) end
   if grads == false then
     local loss = cross_entropy(m, batch, observed)
     local more = { loss = loss:item() }

@@ -3,6 +3,7 @@
 -- Names and shapes are those of the released checkpoints (semantics: V2/V3 `self_attn.*`, V4/V4.1 `attn.*`),
 -- matrices [out, in], so that a released file, a golden vector and our own checkpoint read alike. The list is
 -- also what flops.lua counts: a weight that is missing here is neither made nor counted.
+local options = require 'kvlab.options'
 local standin = require 'kvlab.standin'
 local tensor = require 'kvlab.tensor'
 
@@ -125,15 +126,47 @@ function weights.check(value, spec, where)
   end
 end
 
--- weights.random({ name, shape }, seed) -> a tensor: matrices normal with a deviation of 1/sqrt(inputs), norms one,
--- sinks and biases small. Every name draws from a stream of its own, so that a model that gains a layer keeps the
--- others.
-function weights.random(spec, seed)
+weights.inits = { 'default', 'normal', 'nanogpt' }
+
+-- weights.init(given, where) -> { kind =, std = }, checked:
+--   default  matrices normal with a deviation of 1 / sqrt(inputs)
+--   normal   matrices normal with a deviation of `std` (0.02)
+--   nanogpt  the same, and what is added to the residual stream by 1 / sqrt(2 layers) less (GPT-2)
+-- Indexers are as by default in all of them.
+function weights.init(given, where)
+  if type(given) == 'string' then given = { kind = given } end
+  options.check(given, { 'kind', 'std' }, where)
+  local init = { kind = given and given.kind or 'default', std = given and given.std or 0.02 }
+  options.word(init.kind, weights.inits, where .. ': kind')
+  if type(init.std) ~= 'number' or not (init.std > 0 and init.std < math.huge) then
+    error(('%s: std is %s, expected a number above 0'):format(where, tostring(init.std)), 0)
+  end
+  return init
+end
+
+-- The projections whose result is added to the residual stream.
+local RESIDUAL = { 'o_proj%.weight$', 'wo%.weight$', 'wo_b%.weight$', 'down_proj%.weight$', 'ffn%.w2%.weight$' }
+
+local function deviation(spec, init, layers)
+  local name = spec.name
+  if #spec.shape ~= 2 or name:find('ape$') then return 0.1 end
+  if not init or init.kind == 'default' or name:find('indexer', 1, true) then return spec.shape[2] ^ -0.5 end
+  if init.kind == 'nanogpt' then
+    for _, pattern in ipairs(RESIDUAL) do
+      if name:find(pattern) then return init.std * (2 * layers) ^ -0.5 end
+    end
+  end
+  return init.std
+end
+
+-- weights.random({ name, shape }, seed, init, layers) -> a tensor: matrices by `init` (weights.init; nil: default) in a
+-- model of so many layers, norms one, sinks and biases small. Every name draws from a stream of its own, so that a
+-- model that gains a layer keeps the others.
+function weights.random(spec, seed, init, layers)
   if spec.name:find('norm%.weight$') then return tensor.ones(spec.shape) end
   local hash = 0
   for at = 1, #spec.name do hash = (hash * 31 + spec.name:byte(at)) % 2147483647 end
-  local inputs = #spec.shape == 2 and not spec.name:find('ape$') and spec.shape[2]
-  local drawn = { seed = seed * 2147483647 + hash, std = inputs and inputs ^ -0.5 or 0.1 }
+  local drawn = { seed = seed * 2147483647 + hash, std = deviation(spec, init, layers) }
   return tensor.random(table.move(spec.shape, 1, #spec.shape, 1, drawn))
 end
 

@@ -22,6 +22,7 @@ local function work()
     error(('%s is now experiment %s, version %d; the run belongs to %s, version %s'):format(file, E.name, E.version,
       r.config.experiment, tostring(r.config.version)), 0)
   end
+  if E.memory then core.base.limit_memory(E.memory) end
   r:begin { experiment = E.digest }
   local result = E.point(r)
   r:finish(result)

@@ -27,6 +27,14 @@ static int base_memory_limit(lua_State *L) {
     return 1;
 }
 
+/* limit_memory(bytes): what tensors and caches of this process may take together; 0: no limit */
+static int base_limit_memory(lua_State *L) {
+    lua_Integer bytes = luaL_checkinteger(L, 1);
+    luaL_argcheck(L, bytes >= 0, 1, "expected bytes, or 0 for no limit");
+    kvl_limit_memory((size_t)bytes);
+    return 0;
+}
+
 /* fail_after(n): for tests: n more allocations of the core succeed, then none; negative:
  * no limit */
 static int base_fail_after(lua_State *L) {
@@ -222,6 +230,45 @@ static int base_interruptible(lua_State *L) {
     return lua_gettop(L);
 }
 
+/* hold_interrupts(held) -> a value to be closed: until then Ctrl-C reaches nothing (true), or again
+ * what runs meanwhile (false). What came in between is noticed afterwards. Nests. */
+typedef struct interrupt_hold {
+    sig_atomic_t armed;
+    bool held, open; /* what was before; still to be closed */
+} interrupt_hold;
+
+static void set_interrupt_hold(sig_atomic_t armed, bool held) {
+    interrupt_armed = armed;
+    kvl_cancel_hold(held);
+    if (!interrupt_state) return;
+    if (armed && interrupt_unanswered)
+        set_interrupt_hook();
+    else
+        lua_sethook(interrupt_state, NULL, 0, 0);
+}
+
+static int interrupt_hold_close(lua_State *L) {
+    interrupt_hold *hold = lua_touserdata(L, 1);
+    if (hold->open) set_interrupt_hold(hold->armed, hold->held);
+    hold->open = false;
+    return 0;
+}
+
+static int base_hold_interrupts(lua_State *L) {
+    bool held = lua_toboolean(L, 1);
+    interrupt_hold *hold = lua_newuserdatauv(L, sizeof *hold, 0);
+    hold->open = false;
+    lua_createtable(L, 0, 1);
+    lua_pushcfunction(L, interrupt_hold_close);
+    lua_setfield(L, -2, "__close");
+    lua_setmetatable(L, -2);
+    hold->armed = interrupt_armed;
+    hold->held = kvl_cancel_hold(held);
+    hold->open = true;
+    set_interrupt_hold(!held, held);
+    return 1;
+}
+
 /* watch(thread): lets Ctrl-C reach a coroutine; those it creates inherit this. */
 static int base_watch(lua_State *L) {
     luaL_checktype(L, 1, LUA_TTHREAD);
@@ -346,6 +393,7 @@ static int base_make_dir(lua_State *L) {
 
 static const luaL_Reg base_funcs[] = {{"live_bytes", base_live_bytes},
                                       {"memory_limit", base_memory_limit},
+                                      {"limit_memory", base_limit_memory},
                                       {"fail_after", base_fail_after},
                                       {"now", base_now},
                                       {"threads", base_threads},
@@ -355,6 +403,7 @@ static const luaL_Reg base_funcs[] = {{"live_bytes", base_live_bytes},
                                       {"columns", base_columns},
                                       {"catch_interrupts", base_catch_interrupts},
                                       {"interruptible", base_interruptible},
+                                      {"hold_interrupts", base_hold_interrupts},
                                       {"watch", base_watch},
                                       {"interrupted", base_interrupted},
                                       {"clear_interrupt", base_clear_interrupt},

@@ -32,6 +32,18 @@ static int t_binary_into(lua_State *L) {
     return 1;
 }
 
+/* The operator of a tensor; upvalue 2 is its event. What is on the right and has that operator
+ * itself (a Var of a tape) is asked instead. */
+static int t_operator(lua_State *L) {
+    const char *event = lua_tostring(L, lua_upvalueindex(2));
+    lua_settop(L, 2);
+    if (lua_type(L, 2) != LUA_TTABLE || luaL_getmetafield(L, 2, event) == LUA_TNIL)
+        return l_binary(L);
+    lua_insert(L, 1);
+    lua_call(L, 2, 1);
+    return 1;
+}
+
 static int t_unary(lua_State *L) {
     kvl_error err;
     kvl_unary_op op = (kvl_unary_op)lua_tointeger(L, lua_upvalueindex(1));
@@ -248,8 +260,12 @@ void kvl_open_ops(lua_State *L) {
                                            "div_"}; /* in the order of the ops */
     luaL_getmetatable(L, KVL_TENSOR);
     int meta = lua_gettop(L);
-    for (size_t i = 0; i < sizeof events / sizeof *events; i++)
-        set_with(L, meta, events[i].name, l_binary, events[i].op);
+    for (size_t i = 0; i < sizeof events / sizeof *events; i++) {
+        lua_pushinteger(L, events[i].op);
+        lua_pushstring(L, events[i].name);
+        lua_pushcclosure(L, t_operator, 2);
+        lua_setfield(L, meta, events[i].name);
+    }
     set_with(L, meta, "__unm", t_unary, KVL_NEG);
     lua_getfield(L, meta, "methods");
     int table = lua_gettop(L);

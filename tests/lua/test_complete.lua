@@ -44,8 +44,11 @@ function TestComplete:test_fields_and_methods()
   lu.assertEquals(names 'record_.size.x', '')
   lu.assertEquals(names 'f().x', '') -- what only a call would give
   lu.assertEquals(names 'L[1].ki', '')
+  lu.assertEquals(names 'record_...o', '')
+  lu.assertEquals(names '1 .. "a".x', '')
+  lu.assertEquals(names 'text..jso', 'json')
   env.layer_ = kv.attention(kv.mha, { hidden_size = 4, num_attention_heads = 1, head_dim = 4 })
-  lu.assertEquals(names 'layer_:', 'full') -- what modules of the library call is not for the prompt
+  lu.assertEquals(names 'layer_:pro', 'probabilities') -- not project, which modules of the library call
   lu.assertFalse(called)
   env.t:free()
   env.layer_ = nil
@@ -57,6 +60,7 @@ function TestComplete:test_strings()
     { "{ records = 'mla", 'mla-bf16', "'" }, { "{ main = 'mla", 'mla-bf16', "'" }, { "number = 'e5", 'e5m2', "'" },
     { "require 'kvlab.jso", 'kvlab.json', "'" }, { "require 'kvlab.commands.m", 'kvlab.commands.measure', "'" },
     { "kv.layout 'swa*2 [ful", 'swa*2 [full', '' }, { "help 'Tensor:topk", 'Tensor:topk', "'" },
+    { "lesson 'csa2", 'csa2', "'" }, { "require 'kvlab.lesso", 'kvlab.lesson kvlab.lessons kvlab.lessons.', '' },
     { "help 'attention si", 'attention sink', "'" }, { "x = 'it\\'s ", '', '' },
   }
   for _, case in ipairs(cases) do

@@ -234,4 +234,40 @@ function TestMLA:test_bounded_replay()
   lu.assertEquals(tostring(f.evaluations.replay), '4000')
 end
 
+-- --- a training step ------------------------------------------------------------------------------------
+TestStep = {}
+
+local flops = require 'kvlab.flops'
+local S = { hidden_size = 16, num_attention_heads = 4, head_dim = 8, index_n_heads = 2, index_head_dim = 8,
+  index_topk = 3, sliding_window = 5, vocab_size = 20, intermediate_size = 24, max_position_embeddings = 16 }
+
+-- nanoGPT's block: 4 D^2 for attention, two matrices of the MLP, the tied head, and the pairs below the diagonal.
+function TestStep:test_dense()
+  local m = kv.model('mha*2', S, { tied = true, norm = 'layer', mlp = 'gelu', positions = 'learned' })
+  local T = 11
+  local layer = T * (4 * 16 * 32 + 2 * 16 * 24) + T * (T + 1) // 2 * 4 * 2 * 8
+  lu.assertEquals(flops.step(m, 3, T):tonumber(), 3 * 3 * (2 * layer + T * 20 * 16))
+  local untied = kv.model('mha*2', S)
+  lu.assertEquals(flops.step(untied, 1, T):tonumber(), 3 * (2 * (layer + T * 16 * 24) + T * 20 * 16))
+end
+
+-- A selecting layer, query by query: scores of all visible entries forward, of the supervised ones backward; its
+-- indexer has no input to give a gradient to.
+function TestStep:test_selection()
+  local m = kv.model('[full/2 reuse]', S, { tied = true })
+  local T, seen, chosen, rows = 11, 0, 0, 0
+  for t = 1, T do
+    seen, chosen = seen + t // 2, chosen + math.min(3, t // 2)
+    rows = rows + math.min(3, t // 2) + math.min(5, t)
+  end
+  local attention = 2 * (T * (16 * 32 + 16 * 8 + 32 * 16) + rows * 4 * 2 * 8) + T * 2 * 16 * 8 -- and the compressor
+  local dense = attention + 2 * T * 3 * 16 * 24 + T * 20 * 16
+  local indexer = T * (16 * 2 * 8 + 16 * 2) + T // 2 * 8 * 8
+  local score = 2 * (8 + 1)
+  for kl, want in pairs { selected = 2 * indexer + (seen + 2 * chosen) * score,
+    visible = 2 * indexer + 3 * seen * score, none = indexer + seen * score } do
+    lu.assertEquals(flops.step(m, 1, T, kl ~= 'none' and kl or nil):tonumber(), 3 * dense + want, kl)
+  end
+end
+
 check.main()

@@ -73,8 +73,8 @@ function TestParse:test_a_value()
   lu.assertEquals(declarations.signature(entries[1]), 'kv.thing: Thing')
 end
 
--- A second copy of the module that reads other declarations. It goes on reading them after the folder is gone.
-local function with_meta(files)
+-- Calls f(help, why) with a second copy of the module that reads other declarations; why: what is wrong with them.
+local function with_meta(files, f)
   local dir = os.tmpname()
   os.remove(dir)
   os.execute('mkdir ' .. dir)
@@ -82,15 +82,17 @@ local function with_meta(files)
     local file <close> = assert(io.open(dir .. '/' .. name, 'w'))
     file:write(text)
   end
-  local own = dofile(package.searchpath('kvlab.declarations', package.path))
-  own.meta_dir = function() return dir end
-  local ok, why = pcall(own.index)
+  local own = {}
+  for _, name in ipairs { 'kvlab.declarations', 'kvlab.topics', 'kvlab.help' } do
+    own[name], package.loaded[name] = package.loaded[name], nil
+  end
+  local other = require 'kvlab.declarations'
+  other.meta_dir = function() return dir end
+  local good, why = pcall(other.index)
+  local ok, problem = pcall(f, good and require 'kvlab.help', why)
+  for name, module in pairs(own) do package.loaded[name] = module end
   os.execute('rm -r ' .. dir)
-  local loaded, installed = package.loaded, package.loaded['kvlab.declarations']
-  loaded['kvlab.declarations'] = own
-  local copy = dofile(package.searchpath('kvlab.help', package.path))
-  loaded['kvlab.declarations'] = installed
-  return copy, ok, why
+  if not ok then error(problem, 0) end
 end
 
 TestLookup = {}
@@ -109,27 +111,29 @@ function TestLookup:test_by_value_and_name()
 end
 
 function TestLookup:test_objects_by_their_class()
-  local copy = with_meta { ['x.lua'] = META, ['ignored.txt'] = 'x' }
-  local thing = setmetatable({}, { __name = 'kvlab.Thing', __metatable = false })
-  lu.assertEquals(copy.lookup(thing), 'Thing')
-  lu.assertEquals(copy.lookup('Thing:plan').name, 'Thing:plan')
-  lu.assertEquals(copy.lookup('Thing.plan').name, 'Thing:plan')
-  lu.assertEquals(copy.lookup('plan').name, 'Thing:plan')
-  lu.assertEquals(copy.text(thing), 'Thing\n  Things are made of parts.\n'
-    .. '  plan(n, options, ...)       Plans the thing.\n  zeros()                     A function of the class.')
+  with_meta({ ['x.lua'] = META, ['ignored.txt'] = 'x' }, function(copy)
+    local thing = setmetatable({}, { __name = 'kvlab.Thing', __metatable = false })
+    lu.assertEquals(copy.lookup(thing), 'Thing')
+    lu.assertEquals(copy.lookup('Thing:plan').name, 'Thing:plan')
+    lu.assertEquals(copy.lookup('Thing.plan').name, 'Thing:plan')
+    lu.assertEquals(copy.lookup('plan').name, 'Thing:plan')
+    lu.assertEquals(copy.text(thing), 'Thing\n  Things are made of parts.\n'
+      .. '  plan(n, options, ...)       Plans the thing.\n  zeros()                     A function of the class.')
+  end)
 end
 
 function TestLookup:test_one_function_has_one_entry()
-  local _, ok, why = with_meta { ['a.lua'] = META, ['b.lua'] = META }
-  lu.assertFalse(ok)
-  lu.assertEquals(why, 'meta/b.lua:19: Thing:plan is also in meta/a.lua')
+  with_meta({ ['a.lua'] = META, ['b.lua'] = META }, function(copy, why)
+    lu.assertFalse(copy)
+    lu.assertEquals(why, 'meta/b.lua:19: Thing:plan is also in meta/a.lua')
+  end)
 end
 
 TestText = {}
 
 function TestText:test_entry()
-  local copy = with_meta { ['x.lua'] = META }
-  lu.assertEquals(copy.text('plan'), [[
+  with_meta({ ['x.lua'] = META }, function(copy)
+    lu.assertEquals(copy.text('plan'), [[
 Thing:plan(n, options, ...) -> integer, fun(a, b)
   Plans the thing. Slowly.
 
@@ -142,30 +146,40 @@ Thing:plan(n, options, ...) -> integer, fun(a, b)
 
   kv.one(1)  --> 1
   kv.two()]])
+  end)
 end
 
 function TestText:test_map_fits_a_screen()
   local text = help.text()
   local count = 0
-  for line in (text .. '\n'):gmatch('(.-)\n') do
+  for line in text:gmatch('[^\n]*') do
     lu.assertTrue(utf8.len(line) <= 79, line)
     count = count + 1
   end
-  lu.assertTrue(count <= 23, tostring(count)) -- of 24: the last has the prompt
-  lu.assertStrContains(text, ' json ')
+  lu.assertTrue(count <= 23, tostring(count)) -- and the prompt below
+  for _, word in ipairs { 'json', 'v4.1-flash', 'KV cache', 'cache mla rope', 'kv layout records' } do
+    lu.assertStrContains(text, word)
+  end
   lu.assertEquals(help.text(kv), text)
   lu.assertEquals(help.text(nil), text)
 end
 
+function TestText:test_every_word_of_the_map_has_a_page()
+  for word in help.text():gmatch('\n  (%l+) ') do lu.assertNil(help.text(word):find '^Nothing ', word) end
+end
+
 function TestText:test_unknown_names_and_values()
-  lu.assertEquals(help.text('kv.json.encod'),
+  lu.assertStrContains(help.text('kv.json.encod'),
     "Nothing is called 'kv.json.encod'; did you mean 'kv.json.encode'?")
   lu.assertEquals(help.text('jsn'), "Nothing is called 'jsn'; did you mean 'json'?")
   lu.assertEquals(help.text('qqqqqq'), "Nothing is called 'qqqqqq'")
+  lu.assertEquals(help.text('\27[2Jq'), "Nothing is called '\\27[2Jq'")
   lu.assertEquals(help.text(3), 'There is no help for this number; help() shows what there is.')
-  local copy = with_meta { ['x.lua'] = '---@within A\n--- x\nfunction A.f() end\n'
-    .. '---@within B\n--- y\nfunction B.f() end' }
-  lu.assertEquals(copy.text('f'), "'f' can be A.f and B.f")
+  lu.assertStrContains(help.text(('long '):rep(1000)), 'Nothing more is known about this text.')
+  local two = '---@within A\n--- x\nfunction A.f() end\n---@within B\n--- y\nfunction B.f() end'
+  with_meta({ ['x.lua'] = two }, function(copy)
+    lu.assertStrContains(copy.text('f'), "'f' can be A.f and B.f")
+  end)
 end
 
 -- What a word of the map, a term, an error, a record, a subcommand says.
@@ -175,11 +189,12 @@ function TestText:test_everything_else_that_has_a_page()
     { 'glossary', '  KV cache  ' }, { 'sink', 'sink, attention sink\n  A value that each head adds' },
     { 'ATTENTION SINK', 'sink, attention sink' }, { 'v4-main', 'record v4-main\n' }, { 'record F32', 'record f32\n' },
     { 'v2', 'preset v2: DeepSeek-V2\n' }, { 'kvlab kv', 'kvlab kv LAYOUT... [OPTIONS]' }, { 'bench', 'kvlab bench' },
-    { 'measure', "kv.measure(layout, options) -> table\n" }, { 'measure', "Also: help 'kvlab measure'" },
+    { 'measure', "kv.measure(layout, options) -> table\n" }, { 'measure', "help 'kvlab measure'" },
     { kv.record_named 'bf16', 'record bf16\n' }, { kv.csa, 'kv.csa: Layer\n' }, { kv.zeros(2), 'Tensor\n' },
     { kv.csa { window = 7 }, 'csa{window=7}, of the kind\nkv.csa: Layer\n' }, { kv.layout 'swa', 'Layout\n' },
     { kv.zeros(2).topk, 'Tensor:topk(' }, { print, "print is Lua's own" }, { string.rep, "string.rep is Lua's own" },
     { "input:1: attempt to call a nil value (global 'x')", 'error: attempt to call a nil value\n' },
+    { 'csa', "help 'lesson csa'" }, { 'lesson csa', "lesson 'csa'" }, { 'lessons', '  csa2  ' },
     { 'cat: something of its own', 'This message comes from kv.cat:\nkv.cat(' },
     { 'neither a name nor a message of kvlab', 'Nothing more is known about this text.' },
     { 'turned back', "Nothing is called 'turned back'" }, { 'a\27[2Jb', "Nothing is called 'a\\27[2Jb'" },

@@ -70,6 +70,55 @@ function TestGradients:test_operators()
   assert_gradients('x + x', function(a) return a + a end, { draw(1, 5) })
   assert_gradients('x * x', function(a) return a * a end, { draw(1, 5) })
   assert_gradients('^', function(a) return a ^ 3 end, { draw(1, 5) })
+  local positive = { draw(1, 3, 4):abs() + 0.5, draw(2, 4) }
+  assert_gradients('Var ^ Var', function(a, b) return a ^ b end, positive)
+  assert_gradients('number ^ Var', function(a) return 2 ^ a end, { draw(1, 5) })
+end
+
+-- Where only the right side is a Var: the tensor on the left asks it.
+function TestGradients:test_tensor_on_the_left()
+  local t = draw(7, 3, 4):abs() + 0.5
+  for _, x in ipairs { draw(1, 3, 4) + 3, draw(1, 4) + 3 } do
+    assert_gradients('t + x', function(a) return t + a end, { x })
+    assert_gradients('t - x', function(a) return t - a end, { x })
+    assert_gradients('t * x', function(a) return t * a end, { x })
+    assert_gradients('t / x', function(a) return t / a end, { x })
+    assert_gradients('t ^ x', function(a) return t ^ a end, { x })
+  end
+  local at_zero = kv.tensor { 0, 2 }
+  local tape = kv.tape()
+  local x = tape:var(kv.tensor { 2, 2 })
+  tape:backward((at_zero ^ x):sum())
+  lu.assertAlmostEquals(x.grad[2], 4 * math.log(2), 1e-5)
+  lu.assertEquals(x.grad[1], 0)
+  check.fails('Tensor or number', function() return at_zero + {} end)
+  check.fails('Tensor or number', function() return at_zero * setmetatable({}, { __add = function() end }) end)
+end
+
+function TestGradients:test_choices()
+  local a, b = draw(1, 3, 4), draw(2, 3, 4)
+  local condition = a:gt(b)
+  assert_gradients('where', function(x, y) return kv.where(condition, x, y) end, { a, b })
+  assert_gradients('where, broadcast', function(y) return kv.where(condition, 1, y) end, { draw(2, 4) })
+  assert_gradients('maximum', function(x, y) return x:maximum(y) end, { a, b })
+  assert_gradients('minimum', function(x, y) return x:minimum(y) * x:minimum(0.1) end, { a, draw(3, 4) })
+  local apart = { kv.permutation(12, 1):reshape(3, 4):to 'float32' * 0.3 }
+  for _, name in ipairs { 'max', 'min' } do
+    assert_gradients(name, function(x) return x[name](x, 1) end, apart)
+    assert_gradients(name .. ', kept', function(x) return x[name](x, -1, true) end, apart)
+    assert_gradients(name .. ' of all', function(x)
+      return kv.is_var(x) and x[name](x):reshape(1) or kv.tensor { x[name](x) }
+    end, apart)
+  end
+  assert_gradients('index_select', function(x) return x:index_select(-1, kv.tensor({ 3, 0, 3 }, 'int32')) end, { a })
+  assert_gradients('cumsum', function(x) return x:cumsum(1) * x:cumsum() end, { a })
+  assert_gradients('logsumexp', function(x) return x:logsumexp(1) end, { a })
+  assert_gradients('logsumexp, last', function(x) return x:logsumexp() end, { a })
+  local tape = kv.tape() -- equal elements share
+  local x, y = tape:var(kv.tensor { 1, 3, 3 }), tape:var(kv.tensor { 1, 2, 3 })
+  tape:backward(x:max() + (x:maximum(y)):sum())
+  lu.assertEquals(x.grad:totable(), { 0.5, 1.5, 1 })
+  lu.assertEquals(y.grad:totable(), { 0.5, 0, 0.5 })
 end
 
 function TestGradients:test_functions()
@@ -126,6 +175,19 @@ function TestGradients:test_compressor()
       local o = { ratio = 2, width = 3, overlap = overlap, bias = bias, batch = 2 }
       return (ops.is_var(c) and ops.tape_compressor(o) or ops.compressor(o)):push(c, z)
     end, { draw(1, 2, 7, row), draw(2, 2, 7, row), draw(3, 2, row) })
+  end
+end
+
+-- The mean is over the queries that see an entry: with ratio 3, three of five.
+function TestGradients:test_index_loss_of_entries()
+  local q, w, keys = draw(1, 2, 5, 2, 4), draw(2, 2, 5, 2), draw(3, 2, 1, 4)
+  local target = kv.random { 2, 5, 1, seed = 4, dist = 'uniform' } * 0 + 1
+  for _, set in ipairs { false, kv.filled({ 2, 5, 1 }, 0, 'int32') } do
+    local half = target * 0.5 -- of one entry: KL(0.5 || 1) = 0.5 ln 0.5 for each query that sees it
+    local o = { q = q, w = w, keys = keys, pos0 = 0, ratio = 3, set = set or nil, target = half }
+    lu.assertAlmostEquals(ops.index_loss(o):item(), 0.5 * math.log(0.5), 1e-6)
+    o.pos0 = 2
+    lu.assertAlmostEquals(ops.index_loss(o):item(), 0.5 * math.log(0.5), 1e-6)
   end
 end
 

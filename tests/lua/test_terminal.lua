@@ -60,7 +60,9 @@ function TestSession:test_ctrl_c_stops_kernels()
   s:type('m = kv.model("gqa*4", { hidden_size = 256, num_attention_heads = 8, num_key_value_heads = 2, head_dim = 32, '
     .. 'vocab_size = 9 });\n', 'kvlab> ')
   for _, code in ipairs { 'while true do a:matmul(a) end', 'a:matmul(a):matmul(a):matmul(a):matmul(a):matmul(a)',
-    'm:forward(kv.zeros(6000):to "int32")', 'kv.measure(kv.preset "v4-flash", { context = 131072 })' } do
+    'while true do kv.count(kv.preset "v4.1-flash") end',
+    'q = m:sequence() while true do q:prefill { 1, 2, 3 } q:reset() end', 'm:forward(kv.zeros(6000):to "int32")',
+    'kv.measure(kv.preset "v4-flash", { context = 131072 })' } do
     s:type('print("go".."ing") ' .. code .. '\n', 'going')
     core.system.sleep(0.3)
     local took = s:type('\3', 'interrupted', 'kvlab> ')
@@ -85,6 +87,42 @@ function TestSession:test_what_is_said_besides()
   s:type('x = require("kvlab.core").system.sleep(1.1)\n', '-- 1.1', ' s', 'kvlab> ')
   s:type('\4', 'exit=0')
   lu.assertNotStrContains(s:finish(), 'traceback')
+end
+
+-- --- lessons ----------------------------------------------------------------------------------------
+
+TestLessons = {}
+
+function TestLessons:test_a_lesson()
+  local s = start {}
+  s:wait('kvlab> ')
+  s:type("lesson 'cache'\n", 'Lesson 1: ', '[cache 1/8: next; back, again, quit]', 'kvlab> ')
+  s:type('next\n', 'Question: ', '[cache 2/8: answer(...), or skip', 'kvlab> ')
+  s:type('next({ "a" })\n', '1\ta', 'kvlab> ') -- Lua's own
+  s:type('next\n', 'The question is open', 'kvlab> ')
+  s:type('answer(3)\n', 'Not 3.', 'kvlab> ')
+  s:type('answer "many"\n', "'many' is no answer here", 'kvlab> ')
+  s:type('answer(nosuch)\n', 'nil is no answer here', 'kvlab> ')
+  s:type('mine = 1000 * 1001 // 2\n', 'kvlab> ')
+  s:type('answer(mine)\n', 'Right.', '[cache 2/8: next; back, again, quit]', 'kvlab> ')
+  s:type('back\n', '[cache 1/8: ', 'kvlab> ')
+  s:type('print("go" .. "ing") while true do end\n', 'going')
+  s:type('\3', 'interrupted', 'kvlab> ') -- and the lesson goes on
+  s:type('next\n', '[cache 2/8: ', 'kvlab> ')
+  s:type('quit\n', "lesson 'cache' goes on at step 2.", 'kvlab> ')
+  s:type('mine, K ~= nil\n', '500500\ttrue', 'kvlab> ') -- variables stay
+  s:type("lesson 'cahce'\n", "did you mean 'cache'?", 'kvlab> ')
+  s:type('\4', 'exit=0')
+  lu.assertStrContains(slurp(s.state .. '/kvlab/lessons'), 'cache 2\n')
+  s:finish()
+end
+
+function TestLessons:test_a_lesson_from_the_shell()
+  local s = start { prepare = "require('kvlab.lesson').begin_with 'mla'" }
+  s:wait('Ctrl-D ends.') s:wait('Lesson 2: ') s:wait('[mla 1/') s:wait('kvlab> ')
+  s:type('quit\n', "lesson 'mla' goes on at step 1.", 'kvlab> ')
+  s:type('\4', 'exit=0')
+  s:finish()
 end
 
 -- --- editing ----------------------------------------------------------------------------------------

@@ -173,6 +173,8 @@ function TestStudy:test_arms()
     lu.assertAlmostEquals(r.gap, r.oracle - r.recall, 1e-12)
     lu.assertAlmostEquals(r.active, 9 / 12, 1e-12) -- queries at 3 .. 11 see more than 3 entries
   end
+  -- An oracle ranks by the mean mass of all that read with its list, which the report measures too.
+  lu.assertAlmostEquals(report('oracle', { dense = true }).gap, 0, 1e-6)
   lu.assertNotEquals(report('random').recall, report('random', { seed = 8 }).recall)
   lu.assertEquals(report('random').recall, report('random').recall)
 end

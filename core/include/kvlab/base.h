@@ -62,8 +62,12 @@ KVL_API void kvl_keep_memory(void);
 KVL_API size_t kvl_live_bytes(void);
 
 /* The memory this process may use, in bytes:
- * the smaller of the machine's and the control group's. */
+ * the smallest of the machine's, the control group's and kvl_limit_memory's. */
 KVL_API size_t kvl_memory_limit(void);
+
+/* A limit of this process's own, for all that kvl_alloc hands out; 0: none. For whoever owns the
+ * process. */
+KVL_API void kvl_limit_memory(size_t bytes);
 
 /* Tests only: let n more allocations succeed, then refuse all; a negative n turns this off. */
 KVL_API void kvl_alloc_fail_after(int64_t n);
@@ -79,5 +83,9 @@ static inline bool kvl_mul(int64_t *out, int64_t a, int64_t b) {
 KVL_API void kvl_cancel(void);
 KVL_API void kvl_cancel_clear(void);
 KVL_API bool kvl_cancelled(void);
+
+/* While held, nothing looks cancelled: for what must not stay half done. A request stands and is
+ * seen afterwards. Returns what was set before. */
+KVL_API bool kvl_cancel_hold(bool held);
 
 #endif

@@ -13,7 +13,8 @@ local command = {
   summary = 'speed of kernels as ratios of what the machine can do',
   text = [[Times kernels and, in turns with them, a limit of this machine for the same work: a direct call of BLAS,
 reading or copying memory, or doing one by one what can be done together. Prints value, limit, their ratio and the
-target of the ratio, for one thread and for all. NAME is one bench or a group; without it all of them run (two minutes).
+target of the ratio, for one thread and for all. NAME is one bench or a group; without it all of them run, which takes
+four minutes.
 Best of several repetitions. A spread (median over best) far above 1, or cpu (processor time that the threads got)
 below 1, says that other processes disturbed the run. docs/bench.md says what each bench computes.]],
   example = 'kvlab bench --list',
@@ -70,8 +71,8 @@ function command.run(args, options)
     local out = {}
     for i, r in ipairs(results) do
       out[i] = json.object { { 'name', r.name }, { 'threads', r.threads }, { 'value', r.value }, { 'limit', r.limit },
-        { 'ratio', r.ratio }, { 'target', r.target }, { 'unit', r.unit }, { 'spread', r.spread },
-        { 'cpu', r.cpu } }
+        { 'ratio', r.ratio }, { 'target', r.target }, { 'unit', r.unit }, { 'seconds', r.seconds },
+        { 'parameters', r.parameters }, { 'spread', r.spread }, { 'cpu', r.cpu } }
     end
     print(json.encode(json.object { { 'benches', json.array(out) } }, { indent = 2 }))
   else

@@ -20,6 +20,8 @@ the presets. The language is in docs/layouts.md.]],
     counted.OPTIONS.widths,
     counted.OPTIONS.records,
     { 'text', nil, 'print only the text of the layout' },
+    { 'draw', nil, 'draw it: who makes and who borrows what, a row for each layer' },
+    { 'layer', 'I', 'draw layer I (from 1) as boxes with shapes' },
     counted.OPTIONS.strict,
   },
 }
@@ -46,6 +48,13 @@ function command.run(args, options)
   local result = counted.layout(args[1], counted.parse(options))
   local L = result.layout
 
+  if options.layer then
+    print(cli.as_usage(L.draw, L, { layer = cli.whole(options.layer, '--layer', 1), widths = result.widths }))
+    return
+  elseif options.draw then
+    print(L:draw { widths = result.widths })
+    return
+  end
   if options.json then
     local list = {}
     for i = 1, #L do list[i] = describe.layer_json(result, i) end

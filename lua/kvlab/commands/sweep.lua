@@ -31,8 +31,8 @@ nobody. Exit status 1 when any point has failed.]],
   },
 }
 
--- The seconds that a point takes: what the experiment says, else the mean of runs that are done, of the same settings
--- but for the seed when there are any.
+-- The seconds that a point takes: the mean of runs that are done of the same settings but for the seed, else what the
+-- experiment says, else the mean of all that are done.
 local function estimator(E, points, states)
   local function key(point)
     local copy = {}
@@ -50,9 +50,14 @@ local function estimator(E, points, states)
     end
   end
   return function(point)
-    if E.estimate then return E.estimate(point.config) end
-    local sum = sums[key(point)] or all
-    return sum[2] > 0 and sum[1] / sum[2] or nil
+    local same = sums[key(point)]
+    if same then return same[1] / same[2] end
+    if E.estimate then
+      local ok, seconds = pcall(E.estimate, point.config)
+      if core.base.interrupted() then error(seconds, 0) end
+      return ok and seconds or nil -- what is wrong with a point, its run will say
+    end
+    return all[2] > 0 and all[1] / all[2] or nil
   end
 end
 

@@ -15,8 +15,8 @@ local kv, exact, Exact = {}, {}, {}
 ---   crossover_tokens        fixed_bytes / bytes_per_token; nil when nothing grows
 ---   layout, name, context, access, widths, borrowed_widths (true: those of v4.1-flash)
 ---   classes                 for each entry of Layout:classes() its numbers
---- Options: context = 131072; records = 'deployed', a record or its name for everything (such as 'bf16'), or
---- { main =, index =, window = } of them; widths = changes of the layout's; access = 'gather' or 'mask'.
+--- Options: context = 131072; records = 'deployed' (those of layers and layout, else V4.1's, with heads and latents in
+--- bf16), 'own' (else bf16), a record or its name for everything, or { main =, index =, window = } of them; widths = changes of the layout's; access = 'gather' or 'mask'.
 --- Errors: an unknown option, width or record; a context that is no whole number from 1 on; a width that a layer
 --- needs and nobody gave; widths that contradict each other; a record that does not fit the row.
 --- Source: the conventions of docs/counting.md; formats of deployed engines, docs/records.md.
@@ -26,7 +26,7 @@ local kv, exact, Exact = {}, {}, {}
 ---   kv.count(kv.preset 'v3.2', { records = 'bf16' }).store.bytes_per_token  --> 85888
 ---   kv.count(kv.preset 'v3.2', { records = { main = 'bf16' } }).store.bytes_per_token  --> 78324
 ---   kv.count(kv.layout 'swa*2 full/8', { widths = { head_dim = 256 } }).store.bytes_per_token  --> 53/2
----@param layout Layout
+---@param layout Layout|string
 ---@param options? table  { context =, records =, widths =, access = }
 ---@return table result
 function kv.count(layout, options) end

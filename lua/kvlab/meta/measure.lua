@@ -21,7 +21,7 @@ local kv = {}
 ---   kv.measure(kv.preset 'v4.1-flash', { context = 33 }).equal  --> true
 ---   kv.measure(kv.layout 'swa', { context = 1000 }).measured.store_bytes  --> 67584
 ---   pcall(kv.measure, kv.preset 'mha', { context = 1000000000 })  --> false
----@param layout Layout
+---@param layout Layout|string
 ---@param options? table  { context =, records =, widths =, memory = }
 ---@return table result
 function kv.measure(layout, options) end

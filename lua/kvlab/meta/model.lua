@@ -31,10 +31,14 @@ function kv.attention(layer, widths, options) end
 ---   tied = false the head is the embedding
 ---   norm         'rms', or 'layer': LayerNorm without bias
 ---   mlp          'swiglu', or 'gelu': two matrices without a gate
----   positions    'rope', or 'learned': a table positions.weight of max_position_embeddings rows, and no rotation
+---   positions    'rope', or 'learned': a table positions.weight of max_position_embeddings rows, and no rotation; 'none':
+---                neither
+---   init         { kind =, std = 0.02 } of random matrices: 'default', a deviation of 1 / sqrt(inputs), 'normal', one of
+---                std, or 'nanogpt', the same with projections onto the residual stream divided by sqrt(2 layers)
 ---   order        'expand', 'absorb' or 'merged' for MLA; when missing, several tokens expand, a single one absorbs
 ---   quantisers   { main =, index =, window =, index_query = } of records or their names: Model:forward puts its rows
 ---                through them, as caches would; index queries go through index_query everywhere
+---   records      instead: as of Model:sequence, so that Model:forward computes with what its caches would give back
 --- A layer after the cut (|) that owns its cache is fed the encoder's output, unless it says source = input.
 --- Errors: a width that is missing; a weight that is missing or of another shape; an unknown option.
 --- Source: the released models without what is not attention: no experts, no hyper-connections.
@@ -61,6 +65,71 @@ function kv.model(layout, widths, options) end
 ---@return Tensor? selected  of layers that select: int32 {B, T, k}, entries from 0, ascending, -1 for none
 function Attention:full(x) end
 
+--- Scores before softmax, scale * q . k, of every head; -inf where the query does not see the row.
+---
+--- The columns are the rows of the window, one a position, then the entries. The layer runs as in Attention:full, and
+--- what it asks kv.attend is asked again for the matrix that kv.attend never makes.
+--- labels, here and below: { rows =, columns = }, texts for kv.plot.heat: positions from 0, e0, e1, ... for entries.
+--- Errors: x has another shape or type; a layer of a model that reads what another layer owns or selected.
+--- Source: DeepSeek-V2 report 2.1, V4 report 2.3; the article's Figures 4, 10 and 15.
+--- Example:
+---   kv.attention(kv.mha, { hidden_size = 8, num_attention_heads = 2, head_dim = 4 }):scores(kv.random { 1, 3, 8, seed = 1 })[1][1][1][2]  --> -inf
+---@param x Tensor  float32 {B, T, hidden_size}
+---@return Tensor scores  float32 {B, H, T, rows}
+---@return table labels
+function Attention:scores(x) end
+
+--- The mask that is added to scores: 0 where the query reads the row, -inf elsewhere. It joins what is causal, the
+--- window, complete blocks and the selection.
+---
+--- mask:exp() is 1 and 0, for kv.plot.heat, which leaves -inf blank.
+--- Errors: as for Attention:scores.
+--- Source: DeepSeek-V3.2 report 2.1; the article's Figures 9 and 10.
+--- Example:
+---   kv.attention(kv.mha, { hidden_size = 8, num_attention_heads = 2, head_dim = 4 }):mask(kv.zeros(1, 2, 8))[1][1]  --> float32 {2} {0, -inf}
+---@param x Tensor  float32 {B, T, hidden_size}
+---@return Tensor mask  float32 {B, T, rows}
+---@return table labels
+function Attention:mask(x) end
+
+--- Attention probabilities. With a sink those of a query sum to less than 1: the rest is the sink's.
+---
+--- Columns as for Attention:scores.
+--- Errors: as for Attention:scores.
+--- Source: DeepSeek-V4 report 2.3.3 (sink); the article's Figures 10 and 15.
+--- Example:
+---   kv.attention(kv.mha, { hidden_size = 8, num_attention_heads = 2, head_dim = 4 }):probabilities(kv.zeros(1, 2, 8))[1][1][2]  --> float32 {2} {0.5, 0.5}
+---@param x Tensor  float32 {B, T, hidden_size}
+---@return Tensor probabilities  float32 {B, H, T, rows}
+---@return table labels
+function Attention:probabilities(x) end
+
+--- Scores of the lightning indexer, the sum over its heads of w * ReLU(q . k); -inf where the entry is not complete.
+---
+--- Errors: as for Attention:scores; a layer without an indexer; too few tokens for an entry.
+--- Source: DeepSeek-V3.2 report 2.1; the article's Figures 9 and 18.
+--- Example:
+---   kv.attention(kv.csa, { hidden_size = 8, num_attention_heads = 2, head_dim = 4, sliding_window = 2, index_n_heads = 2, index_head_dim = 4, index_topk = 1 }):index_scores(kv.random { 1, 8, 8, seed = 1 }).shape[3]  --> 2
+---@param x Tensor  float32 {B, T, hidden_size}
+---@return Tensor scores  float32 {B, T, entries}
+---@return table labels
+function Attention:index_scores(x) end
+
+--- The weights with which tokens are pooled into each entry, for every channel by itself: a softmax over the tokens of
+--- the block, overlapping also over those of the block before.
+---
+--- labels.rows are the tokens, counted from the first one of the entry's block; those of the block before are below 0.
+--- Errors: as for Attention:scores; nothing is pooled (ratio 1); too few tokens for an entry.
+--- Source: DeepSeek-V4 report 2.3, V4.1 report 2.3; the article's Figures 13, 17 and 21.
+--- Example:
+---   kv.attention(kv.full { ratio = 2 }, { hidden_size = 8, num_attention_heads = 2, head_dim = 4, sliding_window = 2, index_n_heads = 2, index_head_dim = 4, index_topk = 1 }):pooling(kv.zeros(1, 4, 8))[1][1][2]  --> float32 {4} {0.5, 0.5, 0.5, 0.5}
+---   kv.attention(kv.csa, { hidden_size = 8, num_attention_heads = 2, head_dim = 4, sliding_window = 2, index_n_heads = 2, index_head_dim = 4, index_topk = 1 }):pooling(kv.random { 1, 8, 8, seed = 1 }, 'index').shape[3]  --> 8
+---@param x Tensor  float32 {B, T, hidden_size}
+---@param which? string  'entry', or 'index' for index keys that have a compressor of their own
+---@return Tensor weights  float32 {B, entries, tokens, channels}
+---@return table labels
+function Attention:pooling(x, which) end
+
 --- A layout with weights: `layout`, `widths` and `names`, a list in the order of the layers. Made by kv.model.
 ---@within Model
 
@@ -86,8 +155,8 @@ function Model:weight(name) end
 ---
 --- There is one pool for each record and limit; the sequences of the model share them.
 --- Options:
----   records  'deployed' (the records of the layout, else those that kv.count takes), one record or its name for
----            everything, such as 'f32', or { main =, index =, window = }
+---   records  'deployed' (the records of the layout, else those that kv.count takes), 'own' (else bf16), one record or its
+---            name for everything, such as 'f32', or { main =, index =, window = }
 ---   rollback 0: how many tokens can be taken back. Windows and compressors keep that many rows more
 ---   pages    the most pages of each pool, shared by the sequences that ask for as many; missing: as many as memory allows
 --- Errors: a record that does not fit the rows.

@@ -159,6 +159,16 @@ function Run:metrics() end
 ---@return nil nothing
 function Run:checkpoint(options) end
 
+--- Loads the newest checkpoint of which every byte is as it was written, and changes nothing: no claim is needed.
+--- Damaged ones are named in `notes`.
+---
+--- Errors: what the system says.
+--- Example:
+---   run = kv.run.create { dir = os.tmpname() .. '.run', config = { width = 64 } }
+---   run:last()  --> nil
+---@return table? checkpoint  as of Run:resume
+function Run:last() end
+
 --- Loads the newest checkpoint of which every byte is as it was written. Damaged ones are named in `notes` and in the
 --- metrics, and the one before is taken.
 ---

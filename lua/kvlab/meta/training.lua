@@ -8,11 +8,12 @@ local Model = {}
 --- An empty tape for reverse-mode differentiation.
 ---
 --- tape:var(t) gives a Var: it has the value (var.value), after tape:backward the gradient (var.grad), and what tensors
---- have as far as it is differentiable: + - * / ^, neg, exp, log, sqrt, rsqrt, tanh, abs, relu, sigmoid, silu, gelu, reshape,
---- flatten, squeeze, unsqueeze, slice, select, transpose, permute, expand, contiguous, clone, gather, matmul, sum and
---- mean (without a dimension: a Var without dimensions), softmax, log_softmax, shape, size, dtype, item, detach. kv.cat,
---- kv.matmul, kv.linear, kv.embedding, kv.rms_norm, kv.layer_norm, kv.hadamard, kv.rope, kv.swiglu, kv.attend,
---- kv.roundtrip and kv.cross_entropy take Vars in place of tensors. An operator needs a Var or a number on its left side.
+--- have as far as it is differentiable: + - * / ^, maximum, minimum, neg, exp, log, sqrt, rsqrt, tanh, abs, relu, sigmoid,
+--- silu, gelu, reshape, flatten, squeeze, unsqueeze, slice, select, transpose, permute, expand, contiguous, clone, gather,
+--- index_select, matmul, sum, mean, max and min (without a dimension: a Var without dimensions; equal elements share the
+--- gradient), cumsum, softmax, log_softmax, logsumexp, shape, size, dtype, item, detach. kv.cat, kv.where, kv.matmul,
+--- kv.linear, kv.embedding, kv.rms_norm, kv.layer_norm, kv.hadamard, kv.rope, kv.swiglu, kv.attend, kv.roundtrip and
+--- kv.cross_entropy take Vars in place of tensors.
 --- Whoever makes a tape closes it or consumes it by backward; then all that it recorded is freed.
 --- Example:
 ---   kv.tape()  --> kvlab.Tape: 0 operations
@@ -128,6 +129,27 @@ function Tape:free() end
 
 --- An optimizer: decoupled weight decay, clipping, and a state for every parameter.
 ---@within AdamW
+
+--- What a checkpoint needs beside the parameters: the moments, and how often each parameter was stepped.
+--- Example:
+---   select(2, kv.adamw({ w = kv.ones(2) }):state()).steps  --> 0
+---@return table tensors  'm.NAME' and 'v.NAME', which stay the optimiser's
+---@return table data  plain: { steps =, taken = { [name] = steps } }
+function AdamW:state() end
+
+--- Goes on from what AdamW:state gave, with the tensors as loaded from a file; they are the optimiser's from now on.
+---
+--- Errors: moments that are missing or of another shape than their parameter.
+--- Example:
+---   optimiser = kv.adamw { w = kv.ones(2) }
+---   optimiser:step { w = kv.ones(2) }
+---   again = kv.adamw { w = kv.ones(2) }
+---   again:restore(optimiser:state())
+---   select(2, again:state()).steps  --> 1
+---@param tensors table  may hold others too
+---@param data table
+---@return nil
+function AdamW:restore(tensors, data) end
 
 --- One step. The gradients are used up: freed, and taken out of the table.
 ---
