@@ -95,6 +95,18 @@ function TestPiped:test_eval_string()
   os.remove(launcher)
 end
 
+-- The session in docs/prompt.md is what the prompt does.
+function TestPiped:test_the_session_of_the_documentation()
+  local session = slurp(check.root .. '/docs/prompt.md'):match('```text\n(.-)```')
+  local typed, shown = {}, {}
+  for line in session:gmatch('(.-)\n') do
+    local input = line:match('^kvlab> (.*)$')
+    table.insert(input and typed or shown, input or line)
+  end
+  local _, out = piped(table.concat(typed, '\n') .. '\n', 'exec 2>&1;')
+  lu.assertEquals(out, table.concat(shown, '\n') .. '\n')
+end
+
 TestHints = {}
 
 function TestHints:test_what_was_meant()
