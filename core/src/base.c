@@ -14,7 +14,7 @@
 
 static atomic_size_t live_bytes;
 static atomic_llong allocs_left = -1; /* negative: no limit */
-static atomic_size_t own_limit; /* 0: none */
+static atomic_size_t own_limit;       /* 0: none */
 static atomic_bool cancel_flag, cancel_held;
 
 kvl_status kvl_fail(kvl_error *err, kvl_status status, const char *fmt, ...) {

@@ -1,5 +1,5 @@
--- training_progress.lua: tells how a training goes, on stderr: at a terminal one line that is rewritten, elsewhere a line now
--- and then. Evaluations get a line of their own.
+-- training_progress.lua: tells how a training goes, on stderr: at a terminal one line that is rewritten, elsewhere a
+-- line now and then. Evaluations get a line of their own.
 local core = require 'kvlab.core'
 
 local progress = {}
