@@ -256,6 +256,8 @@ static int interrupt_hold_close(lua_State *L) {
 
 static int base_hold_interrupts(lua_State *L) {
     bool held = lua_toboolean(L, 1);
+    /* The hook would raise on the way out, before there is a variable to be closed. */
+    if (!held && interrupt_state && interrupt_unanswered) return raise_interrupt(L);
     interrupt_hold *hold = lua_newuserdatauv(L, sizeof *hold, 0);
     hold->open = false;
     lua_createtable(L, 0, 1);
