@@ -8,7 +8,7 @@ if arg[1] and arg[1] ~= '--check' or arg[2] then
   io.stderr:write(("gendoc: unknown option '%s'; usage: gendoc.lua [--check]\n"):format(arg[2] or arg[1]))
   os.exit(2)
 end
-local help = require 'kvlab.help'
+local declarations = require 'kvlab.declarations'
 
 local out = {}
 local function put(text, ...)
@@ -30,7 +30,7 @@ local function put_doc(lines)
 end
 
 local function put_entry(entry)
-  put('### `%s`\n', help.signature(entry))
+  put('### `%s`\n', declarations.signature(entry))
   put_doc(entry.doc)
   for _, param in ipairs(entry.params) do
     local optional = param.optional and ', optional' or ''
@@ -55,11 +55,11 @@ put [[
 Every public function and value of `require 'kvlab'`. The prompt shows the same text: `help(kv.json.encode)`.
 This file is written by `scripts/gendoc.lua` from `lua/kvlab/meta/`; edit it there.
 ]]
-for _, place in ipairs(help.place_names()) do
+for _, place in ipairs(declarations.place_names()) do
   put('## %s\n', place)
-  local doc = help.index().places[place]
+  local doc = declarations.index().places[place]
   if #doc > 0 then put_doc(doc) end
-  for _, entry in ipairs(help.index().entries) do
+  for _, entry in ipairs(declarations.index().entries) do
     if entry.place == place then put_entry(entry) end
   end
 end

@@ -23,9 +23,9 @@
 #include <string.h>
 
 enum {
-    GROUP_ROWS = 256,    /* M: logit rows of a group, when there are so many queries */
-    GROUP_QUERIES = 128, /* more only make the corner of a causal triangle larger */
-    TILE_ROWS = 256,     /* N at most, for narrow rows */
+    GROUP_ROWS = 256,   /* M: logit rows of a group, when there are so many queries */
+    GROUP_QUERIES = 64, /* more only make the corner of a causal triangle larger */
+    TILE_ROWS = 256,    /* N at most, for narrow rows */
     TILE_FLOATS = 80 *
                   1024, /* floats of a tile of rows at most: it stays in a second-level cache */
     MIN_TILE_ROWS = 32,

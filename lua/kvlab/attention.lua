@@ -36,8 +36,9 @@ local meta = { __index = internal, __name = 'kvlab.Attention' }
 attention.orders = { 'expand', 'absorb', 'merged' }
 
 -- --- making -------------------------------------------------------------------------------------------
--- YaRN's magnitude goes into MLA's softmax scale: mscale^2 with mscale = 0.1 a ln(factor) + 1 (semantics 1.3).
-local function softmax_scale(s)
+-- attention.softmax_scale(s): YaRN's magnitude goes into MLA's, as mscale^2 with mscale = 0.1 a ln(factor) + 1
+-- (semantics 1.3).
+function attention.softmax_scale(s)
   local get = s.get
   if s.form == 'heads' or s.form == 'entry' then return get 'head_dim' ^ -0.5 end
   local scale = (get 'qk_nope_head_dim' + get 'qk_rope_head_dim') ^ -0.5
@@ -76,7 +77,7 @@ end
 function attention.new(L, i, widths, options)
   options = options or {}
   local s = shape.of(L, i, widths)
-  local self = setmetatable({ index = i, shape = s, w = {}, scale = softmax_scale(s),
+  local self = setmetatable({ index = i, shape = s, w = {}, scale = attention.softmax_scale(s),
     freqs = not options.no_rope and rope_table(s) or nil,
     eps = s.get('rms_norm_eps', true) or 1e-6, order = options.order, index_query = options.index_query }, meta)
   if s.topk and not options.no_rope then self.index_freqs = rope_table(s, s.index.channels) end

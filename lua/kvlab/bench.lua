@@ -77,19 +77,21 @@ end
 -- --- one bench ----------------------------------------------------------------------------------------
 -- bench.run(b, { threads =, seconds = }) -> { name, threads, value, limit, ratio, target, unit, spread, cpu }
 -- b = { name, unit, scale (of the unit), target, prepare = function() -> { work =, run =, needs = { sgemm = work or
--- { work, size }, ... } or against = function, close = function or nil } }
+-- { work, size }, ... } or against = function, close = function or nil, processes = true when it runs in others,
+-- keep_garbage = true when collecting garbage is part of the work } }
 function bench.run(b, options)
   local before = core.base.threads()
   local threads = core.base.threads(options.threads)
   local ok, result = pcall(function()
     local job = b.prepare()
-    local kernel = timed(job.run, threads == 1)
+    local alone = threads == 1 and not job.processes
+    local kernel = timed(job.run, alone)
     local limits = {}
     for name, need in pairs(job.needs) do
       local limit = type(need) == 'table' and need.against and { work = need.work, run = need.against }
         or resources[name](type(need) == 'table' and need.size or nil)
       limit.need = type(need) == 'table' and need.work or need
-      limit.timer = timed(limit.run, threads == 1 or limit.per_thread)
+      limit.timer = timed(limit.run, alone or limit.per_thread)
       limits[#limits + 1] = limit
     end
     local stop, rounds = core.base.now() + options.seconds, 0

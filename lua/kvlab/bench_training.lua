@@ -47,6 +47,30 @@ function training.stepper(row)
   end, m
 end
 
+-- The model of nanogpt-char with as little in it as possible: what is left of a step is Lua and the binding.
+local function toy()
+  local widths = {}
+  for name, value in pairs(NANO) do widths[name] = value end
+  widths.hidden_size, widths.head_dim, widths.intermediate_size = 8, 2, 8
+  local row = table.move(training.models[1], 1, #training.models[1], 1, {})
+  row[3], row[5], row[6] = widths, 1, 2
+  return row
+end
+
+-- Runs `count` processes at a time until `runs` of them have trained nanogpt-char for a few steps.
+local function processes(runs, count)
+  local code = "local c = require 'kvlab.core' c.base.blas_single_thread() c.base.threads(1) "
+    .. "local t = require 'kvlab.bench_training' local step = t.stepper(t.models[1]) for _ = 1, 12 do step() end"
+  local command = ("LUA_INIT= LUA_PATH='%s' LUA_CPATH='%s' lua5.4 -e \"%s\""):format(package.path, package.cpath, code)
+  for _ = 1, runs // count do
+    local open = {}
+    for i = 1, count do open[i] = assert(io.popen(command)) end
+    for _, pipe in ipairs(open) do
+      if not pipe:close() then error('bench: a process that trains has failed', 0) end
+    end
+  end
+end
+
 -- training.add(add): hands the benches to `add` of kvlab.bench.
 function training.add(add)
   for _, row in ipairs(training.models) do
@@ -60,6 +84,17 @@ function training.add(add)
       return { work = work, run = step, needs = { sgemm = work }, keep_garbage = true, parameters = parameters }
     end)
   end
+  add('lua', 'steps of nanogpt-char at toy widths, which are nearly all Lua; limit: the real steps', 'steps/s', 33,
+    function()
+      local real = training.stepper(training.models[1])
+      return { work = 1, run = training.stepper(toy()), needs = { real = { work = 1, against = real } },
+        keep_garbage = true }
+    end)
+  add('two-runs', 'two processes that train nanogpt-char on one thread at the same time; limit: one after the other',
+    'runs/s', 1.74, function()
+      return { work = 2, run = function() processes(2, 2) end, processes = true,
+        needs = { one = { work = 2, against = function() processes(2, 1) end } } }
+    end)
 end
 
 return training

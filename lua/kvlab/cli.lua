@@ -1,6 +1,7 @@
 -- cli.lua: the command line. Parses options, runs a subcommand, turns errors into one line and an exit status:
 -- 0 fine, 1 the job failed, 2 bad usage. A subcommand is a file in commands/ that returns
---   { name, summary, usage, text, options = { { name, argument or nil, help }, ... }, run = function(args, options) }
+--   { name, summary, usage, text, example, options = { { name, argument or nil, help }, ... },
+--     run = function(args, options) }
 -- An option may have short = 'j' (-j N, -jN) and many = true (may be given again: its value is a list).
 local suggest = require 'kvlab.suggest'
 
@@ -117,6 +118,7 @@ end
 -- The help text of one command.
 function cli.describe(command)
   local lines = { ('kvlab %s'):format(command.usage), '', command.text, '' }
+  if command.example then table.move({ 'Example: ' .. command.example, '' }, 1, 2, #lines + 1, lines) end
   local rows = {}
   for _, list in ipairs { command.options, GLOBAL } do
     for _, option in ipairs(list) do

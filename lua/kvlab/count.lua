@@ -109,6 +109,13 @@ function count.widths(L, changes)
   return width_rules.merge(width_rules.merge(nil, base), changes), borrowed
 end
 
+-- count.model_widths(L, given) -> the same for what runs or draws a layout: widths with a hidden_size are all of a
+-- model's, not changes to those of v4.1-flash.
+function count.model_widths(L, given)
+  if not L.widths and type(given) == 'table' and given.hidden_size then return width_rules.merge(nil, given), false end
+  return count.widths(L, given)
+end
+
 -- count.layout(L, options) -> the result (docs/counting.md). options: context (131072), records (as in
 -- shape.asked), widths (changes), access ('gather' or 'mask').
 function count.layout(L, options)

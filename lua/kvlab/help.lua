@@ -1,186 +1,32 @@
--- help.lua: what kv.help prints, from the declarations in lua/kvlab/meta/*.lua.
---
--- A meta file is never executed, only read line by line. `---@within PLACE` says where its functions are: a
--- module table (kv.json) or a class (Record, for methods). Each function is an entry: a block of `---` lines
--- (text, then "Example:" lines `expression  --> value`), `---@param`, `---@return` and the empty declaration;
--- a value is declared by `---@type TYPE` and `kv.name = ...`.
--- Text before `---@within` describes the place. The same entries make docs/reference.md (scripts/gendoc.lua),
--- and tests/lua/test_docs.lua compares them with what is really there and runs the examples.
+-- help.lua: what kv.help prints, from the declarations in lua/kvlab/meta (kvlab.declarations) and from kvlab.topics.
 local core = require 'kvlab.core'
+local declarations = require 'kvlab.declarations'
+local layer = require 'kvlab.layer'
+local record = require 'kvlab.record'
 local suggest = require 'kvlab.suggest'
+local terminal = require 'kvlab.terminal'
+local topics = require 'kvlab.topics'
 
 local help = {}
 
 local WIDTH <const> = 79
+local MENTIONS <const> = 6 -- places that mention a word which names nothing
 
--- --- reading the meta files -------------------------------------------------------------------------
+-- The map: which files of lua/kvlab/meta are in which area; the others are in the last one.
+local AREAS = { { 'layouts', 'layout' }, { 'counting', 'count', 'measure' }, { 'records', 'record', 'number' },
+  { 'caches', 'pool' }, { 'tensors', 'tensor', 'ops' }, { 'attention', 'kernels' }, { 'models', 'model' },
+  { 'training', 'training', 'tasks' }, { 'runs', 'run' }, { 'pictures', 'plot', 'draw', 'trace' },
+  { 'general', 'general', 'prompt', 'safetensors' } }
 
--- The first word of `text` that is not inside brackets, and the rest: "table<a, b> the b of a".
-local function split_type(text)
-  local depth = 0
-  for i = 1, #text do
-    local char = text:sub(i, i)
-    if char:find('[(<{%[]') then depth = depth + 1
-    elseif char:find('[)>}%]]') then depth = depth - 1
-    elseif char == ' ' and depth == 0 then return text:sub(1, i - 1), text:sub(i):match('^%s*(.*)$') end
-  end
-  return text, ''
-end
+-- Words whose page lists what has a page of its own: topics of a kind, or classes.
+local LISTS = { glossary = 'term', errors = 'problem', shell = 'kvlab', lessons = 'lesson', objects = 'class' }
 
-local function new_block() return { doc = {}, params = {}, returns = {}, examples = {} } end
-
-local function add_doc(block, line)
-  if line:find('^Examples?:%s*$') then
-    block.in_example = true
-  elseif block.in_example and line:find('^%s+%S') then
-    local code, expected = line:match('^%s*(.-)%s*%-%->%s*(.-)%s*$')
-    block.examples[#block.examples + 1] = { code = code or line:match('^%s*(.-)%s*$'), expected = expected }
-  else
-    block.in_example = false
-    block.doc[#block.doc + 1] = line
-  end
-end
-
-local function trim(lines)
-  while lines[1] == '' do table.remove(lines, 1) end
-  while lines[#lines] == '' do table.remove(lines) end
-  return lines
-end
-
--- parse(text, file) -> entries in the order of the file, {place = description lines}. An entry has name (in
--- full: kv.json.encode, Record:plan), short, place, parameters (declared names), doc (lines), params and
--- returns (documented), examples ({code, expected}), file and line; type for a value.
-function help.parse(text, file)
-  local entries, places, place, block, number = {}, {}, nil, new_block(), 0
-  for line in (text .. '\n'):gmatch('(.-)\r?\n') do
-    number = number + 1
-    local tag, rest = line:match('^%-%-%-@(%w+)%s*(.-)%s*$')
-    local doc = line:match('^%-%-%- ?(.-)%s*$')
-    local sign, short, parameters = line:match('^function%s+[%w_.]-([.:])([%w_]+)%s*%((.-)%)%s*end%s*$')
-    if block.type and not short then
-      sign, short, parameters = '.', line:match('^[%w_.]-%.([%w_]+)%s*=%s*%.%.%.%s*$'), ''
-    end
-    if tag == 'within' then
-      place = rest
-      if #block.doc > 0 then places[place] = trim(block.doc) end
-      places[place] = places[place] or {}
-      block = new_block()
-    elseif tag == 'param' then
-      local name, tail = rest:match('^(%S+)%s*(.*)$')
-      local kind, about = split_type(tail or '')
-      block.params[#block.params + 1] = { name = (name or ''):gsub('%?$', ''), type = kind, text = about,
-        optional = name ~= nil and name:sub(-1) == '?' }
-    elseif tag == 'return' then
-      local kind, about = split_type(rest)
-      block.returns[#block.returns + 1] = { type = kind, text = about }
-    elseif tag == 'type' then
-      block.type = rest
-    elseif not tag and doc then
-      add_doc(block, doc)
-    elseif short then
-      if not place then error(('%s:%d: a declaration before ---@within'):format(file, number), 0) end
-      block.name, block.short, block.place = place .. sign .. short, short, place
-      block.parameters, block.file, block.line = {}, file, number
-      for name in parameters:gmatch('[^%s,]+') do block.parameters[#block.parameters + 1] = name end
-      trim(block.doc)
-      entries[#entries + 1], block = block, new_block()
-    elseif not tag then
-      block = new_block()
-    end
-  end
-  return entries, places
-end
-
--- meta_dir() -> where the declarations are: beside this file, in the build tree as well as installed.
-function help.meta_dir()
-  local source = debug.getinfo(1, 'S').source:match('^@(.*)help%.lua$')
-  source = source or assert(package.searchpath('kvlab.help', package.path)):match('^(.*)help%.lua$')
-  return source .. 'meta'
-end
-
-local index -- {entries, places, by_name}, read once
-
--- index() -> every entry and place of the installed parts, sorted by file name.
-function help.index()
-  if index then return index end
-  local files, all = {}, { entries = {}, places = {}, by_name = {} }
-  local dir = help.meta_dir()
-  for _, name in ipairs(core.base.list_dir(dir) or {}) do
-    if name:find('^[%w_]+%.lua$') then files[#files + 1] = name end
-  end
-  table.sort(files)
-  for _, name in ipairs(files) do
-    local file <close> = assert(io.open(dir .. '/' .. name, 'rb'))
-    local entries, places = help.parse(file:read('a'), 'meta/' .. name)
-    for place, doc in pairs(places) do
-      if not all.places[place] or #doc > 0 then all.places[place] = doc end
-    end
-    for _, entry in ipairs(entries) do
-      if all.by_name[entry.name] then
-        error(('%s:%d: %s is also in %s'):format(entry.file, entry.line, entry.name,
-          all.by_name[entry.name].file), 0)
-      end
-      all.by_name[entry.name] = entry
-      all.entries[#all.entries + 1] = entry
-    end
-  end
-  index = all
-  return index
-end
-
--- places() -> the names of places, kv first, then modules, then classes.
-function help.place_names()
-  local names = {}
-  for name in pairs(help.index().places) do names[#names + 1] = name end
-  local function rank(name) return name == 'kv' and 0 or name:find('^kv%.') and 1 or 2 end
-  table.sort(names, function(a, b)
-    if rank(a) ~= rank(b) then return rank(a) < rank(b) end
-    return a < b
-  end)
-  return names
-end
-
--- --- what there really is ---------------------------------------------------------------------------
-
--- callable(value) -> is it a function, or a table or userdata that can be called?
-function help.callable(value)
-  local meta = type(value) ~= 'function' and debug.getmetatable(value)
-  return type(value) == 'function' or (meta and rawget(meta, '__call') ~= nil) or false
-end
-
--- reachable(kv) -> {name = value}: every function, module and object a user can reach. Plain tables in kv are
--- modules, a table that can be called is a function (and, with functions inside, a module too), kv.classes
--- holds the method table of each class. Names that begin with `_` are private.
-function help.reachable(kv)
-  local names, seen = {}, {}
-  for _, methods in pairs(kv.classes or {}) do seen[methods] = true end -- come below, under their class
-  local function walk(module, place)
-    if seen[module] then return end
-    seen[module] = true
-    names[place] = module
-    for key, value in next, module do
-      if type(key) == 'string' and not key:find('^_') and value ~= kv.classes then
-        local object = type(value) == 'table' and debug.getmetatable(value)
-        if object or help.callable(value) then names[place .. '.' .. key] = value end
-        if type(value) == 'table' and (help.callable(value) or not object) then walk(value, place .. '.' .. key) end
-      end
-    end
-  end
-  walk(kv, 'kv')
-  for class, methods in pairs(kv.classes or {}) do
-    for name, method in pairs(methods) do
-      if type(name) == 'string' and not name:find('^_') and help.callable(method) then
-        names[class .. ':' .. name] = method
-      end
-    end
-  end
-  return names
-end
+-- --- finding ------------------------------------------------------------------------------------------
 
 -- lookup(thing) -> an entry, or a place name, or nil: for a function, a module table, an object (by the
 -- __name of its metatable) or a name, in full or without what is in front.
 function help.lookup(thing)
-  local all = help.index()
+  local all = declarations.index()
   if type(thing) == 'string' then
     for _, name in ipairs { thing, 'kv.' .. thing, (thing:gsub('%.([^.]*)$', ':%1')) } do
       if all.by_name[name] then return all.by_name[name] end
@@ -196,7 +42,7 @@ function help.lookup(thing)
     return only
   end
   local found
-  for name, value in pairs(help.reachable(require 'kvlab')) do
+  for name, value in pairs(declarations.reachable(require 'kvlab')) do
     local documented = all.by_name[name] or all.places[name] and name
     if rawequal(value, thing) and documented then
       -- One value under two names: the shorter, so that the answer does not depend on the order of pairs.
@@ -212,108 +58,303 @@ function help.lookup(thing)
   return class and all.places[class] and class or nil
 end
 
--- --- text for people --------------------------------------------------------------------------------
-
-function help.signature(entry)
-  if entry.type then return ('%s: %s'):format(entry.name, entry.type) end
-  local results = {}
-  for i, result in ipairs(entry.returns) do results[i] = result.type end
-  return ('%s(%s)%s'):format(entry.name, table.concat(entry.parameters, ', '),
-    #results > 0 and ' -> ' .. table.concat(results, ', ') or '')
-end
-
-local function first_sentence(doc)
-  local text = table.concat(doc, ' ')
-  return text:match('^(.-[.:])%s') or text
-end
-
-local function cut(line)
-  if utf8.len(line) <= WIDTH then return line end
-  return line:sub(1, utf8.offset(line, WIDTH - 3) - 1) .. ' ...'
-end
-
-local function entry_text(entry)
-  local lines = { help.signature(entry) }
-  for _, line in ipairs(entry.doc) do lines[#lines + 1] = line == '' and '' or '  ' .. line end
-  for _, param in ipairs(entry.params) do
-    lines[#lines + 1] = ('  %-10s %s%s  %s'):format(param.name, param.type, param.optional and '?' or '',
-      param.text):gsub('%s+$', '')
-  end
-  for _, result in ipairs(entry.returns) do
-    if result.text ~= '' then
-      lines[#lines + 1] = ('  %-10s %s  %s'):format('returns', result.type, result.text)
+-- The name of one of Lua's own functions or modules.
+local function own_of_lua(thing)
+  if rawequal(thing, _G) then return '_G' end
+  for _, name in ipairs { 'string', 'table', 'math', 'io', 'os', 'utf8', 'coroutine', 'debug', 'package' } do
+    local module = _G[name]
+    if rawequal(module, thing) then return name end
+    for key, value in next, module or {} do
+      if rawequal(value, thing) then return name .. '.' .. tostring(key) end
     end
   end
-  for i, example in ipairs(entry.examples) do
+  for key, value in next, _G do
+    if rawequal(value, thing) then return key end
+  end
+end
+
+local function area_of(entry)
+  local file = entry.file:match('([^/]+)%.lua$')
+  for _, area in ipairs(AREAS) do
+    for i = 2, #area do
+      if area[i] == file then return area[1] end
+    end
+  end
+  return AREAS[#AREAS][1]
+end
+
+-- names() -> every name that help explains, for suggestions and TAB.
+function help.names()
+  local names, seen = {}, {}
+  local function add(name)
+    if name and not seen[name] then
+      seen[name] = true
+      names[#names + 1] = name
+    end
+  end
+  for _, entry in ipairs(declarations.index().entries) do add(entry.short) add(entry.name) end
+  for _, place in ipairs(declarations.place_names()) do add(place) add((place:gsub('^kv%.', ''))) end
+  for _, area in ipairs(AREAS) do add(area[1]) end
+  for name in pairs(LISTS) do add(name) end
+  for _, topic in ipairs(topics.all()) do
+    for _, name in ipairs(topic.kind == 'problem' and {} or topic.names) do add(name) end
+  end
+  return names
+end
+
+-- --- pages --------------------------------------------------------------------------------------------
+local function first_sentence(doc)
+  local text = table.concat(doc, ' ')
+  return text:match('^(.-%.)%s') or text
+end
+
+local function width() return math.min(terminal.columns() - 1, WIDTH) end
+local function cut(line) return terminal.cut(line, width()) end
+
+-- Adds a line of two columns, 'name   what it is': what is too long goes on under the second.
+local function add_row(lines, line)
+  local first, rest = line:match('^(%s*.-%s%s+)(%S.*)$')
+  if not first or #first + 2 > width() // 2 then
+    first, rest = line:match('^(%s*)(.*)$')
+  end
+  local hanging = (' '):rep(first:find('%S') and #first + 2 or #first + 4)
+  table.move(terminal.wrap(rest, width(), '  ' .. first, hanging), 1, 100, #lines + 1, lines)
+end
+
+-- Adds the lines of a text, indented by two and filled to the width of the terminal. Indented lines are rows of a
+-- table, and one that is indented much more goes on with the row before; a blank line, or a word with a colon such
+-- as `Errors:`, begins a paragraph.
+local function add_doc(lines, doc)
+  local paragraph, row = {}, nil
+  local function flush()
+    if #paragraph > 0 then
+      table.move(terminal.wrap(table.concat(paragraph, ' '), width(), '  '), 1, 1000, #lines + 1, lines)
+    end
+    if row then add_row(lines, row) end
+    paragraph, row = {}, nil
+  end
+  for _, line in ipairs(doc) do
+    local indent = #line:match('^%s*')
+    if row and indent > #row:match('^%s*') + 4 then
+      row = row .. ' ' .. line:sub(indent + 1)
+    else
+      if row or line == '' or indent > 0 or line:find('^%u%l+: ') then flush() end
+      if line == '' then lines[#lines + 1] = ''
+      elseif indent > 0 then row = line
+      else paragraph[#paragraph + 1] = line end
+    end
+  end
+  flush()
+  return lines
+end
+
+local function add_examples(lines, examples)
+  for i, example in ipairs(examples) do
     if i == 1 then lines[#lines + 1] = '' end
     lines[#lines + 1] = '  ' .. example.code .. (example.expected and '  --> ' .. example.expected or '')
   end
   return lines
 end
 
-local function place_text(place)
-  local lines = { place }
-  for _, line in ipairs(help.index().places[place]) do
-    lines[#lines + 1] = line == '' and '' or '  ' .. line
+local function said(text) return text ~= '' and ': ' .. text or '' end
+
+local function entry_text(entry)
+  local lines = add_doc({ declarations.signature(entry) }, entry.doc)
+  for _, param in ipairs(entry.params) do
+    add_row(lines, ('%-10s %s%s%s'):format(param.name, param.type, param.optional and '?' or '', said(param.text)))
   end
-  for _, entry in ipairs(help.index().entries) do
-    if entry.place == place then
-      local call = entry.type and entry.short
-        or ('%s(%s)'):format(entry.short, table.concat(entry.parameters, ', '))
-      lines[#lines + 1] = cut(('  %-26s %s'):format(call, first_sentence(entry.doc)))
+  for _, result in ipairs(entry.returns) do
+    if result.text ~= '' then add_row(lines, ('%-10s %s%s'):format('returns', result.type, said(result.text))) end
+  end
+  return add_examples(lines, entry.examples)
+end
+
+-- A line for each entry that fits, under its short name or under name_of(entry).
+local function add_list(lines, fits, name_of)
+  for _, entry in ipairs(declarations.index().entries) do
+    if fits(entry) then
+      local name = name_of and name_of(entry) or entry.short
+      local call = entry.type and name or ('%s(%s)'):format(name, table.concat(entry.parameters, ', '))
+      lines[#lines + 1] = cut(('  %-26s  %s'):format(call, first_sentence(entry.doc)))
     end
   end
   return lines
 end
 
-local function map_text()
-  local lines = { ('kvlab %s: what a KV cache stores and reads, to the byte'):format(core.version) }
-  for _, place in ipairs(help.place_names()) do
-    local names = {}
-    for _, entry in ipairs(help.index().entries) do
-      if entry.place == place then names[#names + 1] = entry.short end
+local function place_text(place)
+  local lines = add_doc({ place }, declarations.index().places[place])
+  return add_list(lines, function(entry) return entry.place == place end)
+end
+
+local function topic_text(topic)
+  local page = topic.page()
+  return add_examples(add_doc({ page.title }, page.lines), page.examples)
+end
+
+local function list_text(word)
+  local lines = { word }
+  local function add(name, doc) lines[#lines + 1] = cut(('  %-26s  %s'):format(name, first_sentence(doc))) end
+  if LISTS[word] == 'class' then
+    for _, place in ipairs(declarations.place_names()) do
+      if not place:find('^kv') then add(place, declarations.index().places[place]) end
     end
-    lines[#lines + 1] = cut(('  %-12s %s'):format(place, table.concat(names, ' ')))
+    return lines
   end
-  lines[#lines + 1] = 'help(x) explains a function, a module, an object or a name:'
-  lines[#lines + 1] = "  help(kv.json)   help(kv.json.encode)   help 'encode'"
+  for _, topic in ipairs(topics.all()) do
+    if topic.kind == LISTS[word] then add(topic.name, topic.about and { topic.about } or topic.page().lines) end
+  end
   return lines
+end
+
+-- The page of a name, and what else has that name: lines, or nil.
+local function named(name)
+  local found = help.lookup(name)
+  local others = topics.find(name)
+  local lines
+  if found then lines = type(found) == 'table' and entry_text(found) or place_text(found)
+  elseif #others > 0 then lines = topic_text(table.remove(others, 1)) end
+  local also = {}
+  for i, topic in ipairs(others) do also[i] = ("help '%s %s'"):format(topic.kind, topic.name) end
+  if lines and #also > 0 then lines[#lines + 1] = cut('Also: ' .. table.concat(also, ', ')) end
+  if lines then return lines end
+  if LISTS[name] then return list_text(name) end
+  for _, area in ipairs(AREAS) do
+    if area[1] == name then
+      return add_list({ name }, function(entry) return area_of(entry) == name and not entry.place:find('^%u') end,
+        function(entry) return (entry.name:gsub('^kv%.', '')) end)
+    end
+  end
+end
+
+-- --- the map ------------------------------------------------------------------------------------------
+local function joined(words) return table.concat(words, ' ') end
+
+-- The entries in the order of the files of their areas.
+local function in_order()
+  local rank, at = {}, 0
+  for _, area in ipairs(AREAS) do
+    for i = 2, #area do
+      at = at + 1
+      rank[area[i]] = at
+    end
+  end
+  local list = {}
+  for i, entry in ipairs(declarations.index().entries) do
+    list[i] = { entry, rank[entry.file:match('([^/]+)%.lua$')] or at + 1, i }
+  end
+  table.sort(list, function(a, b) return a[2] < b[2] or a[2] == b[2] and a[3] < b[3] end)
+  for i, item in ipairs(list) do list[i] = item[1] end
+  return list
+end
+
+-- One screen of 80 columns and 24 lines, the prompt below it included.
+local function map_text()
+  local all = topics.all()
+  local of_area, seen, classes, of_kind = {}, {}, {}, {}
+  for _, entry in ipairs(in_order()) do
+    local area = area_of(entry)
+    local name = entry.place == 'kv' and entry.short or entry.place:match('^kv%.(.*)$')
+    of_area[area] = of_area[area] or {}
+    if name and not seen[name] then
+      seen[name] = true
+      table.insert(of_area[area], name)
+    end
+  end
+  for _, place in ipairs(declarations.place_names()) do
+    if not place:find('^kv') then classes[#classes + 1] = place end
+  end
+  for _, topic in ipairs(all) do
+    of_kind[topic.kind] = of_kind[topic.kind] or {}
+    table.insert(of_kind[topic.kind], topic.name)
+  end
+  local lines = { ('kvlab %s: what a KV cache stores and reads, to the byte'):format(core.version) }
+  local function row(name, words) lines[#lines + 1] = cut(('  %-10s %s'):format(name, words)) end
+  for _, area in ipairs(AREAS) do
+    if of_area[area[1]] then row(area[1], joined(of_area[area[1]])) end
+  end
+  row('objects', joined(classes))
+  row('presets', joined(of_kind.preset or {}))
+  row('glossary', table.concat(of_kind.term or {}, ', '))
+  row('shell', 'kvlab ' .. joined(of_kind.kvlab or {}))
+  if of_kind.lesson then row('lessons', joined(of_kind.lesson)) end
+  lines[#lines + 1] = ''
+  for _, text in ipairs {
+    "help(x) explains a function, object or layer; help 'NAME' what has that name,",
+    "also a word on the left: help(kv.count), help 'Tensor:topk', help 'tensors'.",
+    "help 'the message of an error', or help(_e) after one, says what to do.",
+    '_ is the last value; x; shows none. TAB completes, Ctrl-C stops, Ctrl-D ends.' } do
+    table.move(terminal.wrap(text, width(), '', '  '), 1, 9, #lines + 1, lines)
+  end
+  return lines
+end
+
+-- --- what help says -----------------------------------------------------------------------------------
+
+-- What is known of a message: its explanation, or the function that raised it; lines, or nil.
+local function message_text(message)
+  local topic = topics.problem(message)
+  if topic then return topic_text(topic) end
+  local name = message:match('^([%a_][%w_.]*):%s')
+  local entry = name and help.lookup(name)
+  if type(entry) ~= 'table' then return nil end
+  local lines = entry_text(entry)
+  table.insert(lines, 1, ("This message comes from %s:"):format(entry.name))
+  return lines
+end
+
+local function mentions(word)
+  local found, lower = {}, word:lower()
+  for _, entry in ipairs(declarations.index().entries) do
+    if table.concat(entry.doc, ' '):lower():find(lower, 1, true) then found[#found + 1] = entry.name end
+  end
+  local more = #found - MENTIONS
+  return #found > 0 and ('It is mentioned under %s%s.'):format(table.concat(found, ', ', 1, math.min(#found, MENTIONS)),
+    more > 0 and (' and %d more'):format(more) or '')
+end
+
+local function unknown(name)
+  local several = {}
+  for _, entry in ipairs(declarations.index().entries) do
+    if entry.short == name then several[#several + 1] = entry.name end
+  end
+  if #several > 1 then return { ("'%s' can be %s"):format(name, suggest.list(several)) } end
+  if #name > 40 or select(2, name:gsub('%s+', '')) > 2 then
+    return { 'Nothing more is known about this text. A message of kvlab names the argument, shows the value that was',
+      "given and says what would be right; help 'NAME' explains the function that was called." }
+  end
+  local lines = { ("Nothing is called '%s'%s"):format(terminal.visible(name), suggest.phrase(name, help.names())) }
+  lines[2] = #name >= 3 and mentions(name) or nil
+  return lines
+end
+
+-- The page of a value that is no string: lines.
+local function of_value(thing)
+  if record.is(thing) then return topic_text { page = function() return topics.record_page(thing) end } end
+  local found = help.lookup(thing)
+  if layer.is(thing) and type(found) ~= 'table' then
+    local lines = entry_text(help.lookup('kv.' .. thing.kind))
+    table.insert(lines, 1, ('%s, of the kind'):format(tostring(thing)))
+    return lines
+  end
+  if found then return type(found) == 'table' and entry_text(found) or place_text(found) end
+  local name = own_of_lua(thing)
+  if name then return { ("%s is Lua's own: see the Lua 5.4 reference manual, section 6."):format(name) } end
+  return { ('There is no help for this %s; help() shows what there is.'):format(type(thing)) }
 end
 
 -- text(...) -> what kv.help(...) prints; without an argument the map of the toolkit.
 function help.text(...)
   local thing = ...
   local lines
-  if select('#', ...) == 0 or thing == nil or rawequal(thing, require 'kvlab') then
-    lines = map_text()
-  else
-    local found = help.lookup(thing)
-    if type(found) == 'table' then lines = entry_text(found)
-    elseif found then lines = place_text(found)
-    elseif type(thing) ~= 'string' then
-      lines = { ('There is no help for this %s; help() shows what there is.'):format(type(thing)) }
-    else
-      local names = {}
-      for _, entry in ipairs(help.index().entries) do
-        names[#names + 1], names[#names + 2] = entry.short, entry.name
-      end
-      for _, place in ipairs(help.place_names()) do
-        names[#names + 1], names[#names + 2] = place, place:gsub('^kv%.', '')
-      end
-      local several = {}
-      for _, entry in ipairs(help.index().entries) do
-        if entry.short == thing then several[#several + 1] = entry.name end
-      end
-      lines = { #several > 1 and ("'%s' can be %s"):format(thing, suggest.list(several))
-        or ("Nothing is called '%s'%s"):format(thing, suggest.phrase(thing, names)) }
-    end
-  end
+  if select('#', ...) == 0 or thing == nil or rawequal(thing, require 'kvlab') then lines = map_text()
+  elseif type(thing) == 'string' then lines = named(thing) or message_text(thing) or unknown(thing)
+  else lines = of_value(thing) end
   return table.concat(lines, '\n')
 end
 
 -- help(...): prints it. `help()` and `help(nil)` are the same, a nil field explains nothing.
 function help.print(...)
-  io.stdout:write(help.text(...), '\n')
+  io.stdout:write(terminal.fit(help.text(...)), '\n')
 end
 
 return help

@@ -79,9 +79,12 @@ kv.tasks = require 'kvlab.tasks'
 
 -- pictures, help, files
 kv.plot = require 'kvlab.plot'
+require 'kvlab.draw' -- Layout:draw, Layer:draw, Attention:draw
 kv.json = require 'kvlab.json'
 kv.suggest = require 'kvlab.suggest'
 kv.help = require('kvlab.help').print
+kv.show = require('kvlab.preview').show
+kv.progress = require('kvlab.progress').loop
 
 -- The method table of each class, by name: for help, completion and the test of the documentation.
 kv.classes = { Layer = layer.class, Layout = layout.class, Record = record.class,

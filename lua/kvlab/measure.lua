@@ -12,6 +12,7 @@ local format = require 'kvlab.format'
 local layout = require 'kvlab.layout'
 local model = require 'kvlab.model'
 local opts = require 'kvlab.options'
+local progress = require 'kvlab.progress'
 local standin = require 'kvlab.standin'
 local tensor = require 'kvlab.tensor'
 local weights = require 'kvlab.weights'
@@ -129,10 +130,14 @@ end
 -- measure.fill(seq, tokens): the first `tokens` tokens: every entry and key, and those rows of the window that the ring
 -- still holds at the end.
 function measure.fill(seq, tokens)
+  local bar <close> = progress.start('filling the caches', #seq.model.layers)
   for i, A in ipairs(seq.model.layers) do
     local s, cell = A.shape, seq.cells[i]
     if s.owns then
-      in_chunks(0, tokens, columns_of(s), function(x, pos) A:store(A:project_owner(x), pos, cell) end)
+      in_chunks(0, tokens, columns_of(s), function(x, pos)
+        bar:to(i - 1 + pos / tokens)
+        A:store(A:project_owner(x), pos, cell)
+      end)
     end
     if cell.window then
       in_chunks(math.max(0, tokens - s.window - 1), tokens, s.local_kv.channels, function(x, pos)
@@ -195,6 +200,14 @@ local function compare(result, stats, reads)
   return out
 end
 
+-- measure.free(m, seq): the memory of the pages goes here, not when the collector comes.
+function measure.free(m, seq)
+  seq:free()
+  for _, of_limit in pairs(m.pools) do
+    for _, pool in pairs(of_limit) do pool:free() end
+  end
+end
+
 -- measure.counted(result, { records =, memory =, model = }) -> the measurement of a count. `records` are those of the
 -- count; `model` is that of measure.model, if it has been made already. A model is used up.
 function measure.counted(result, options)
@@ -218,10 +231,7 @@ function measure.counted(result, options)
     found.allocated_bytes = stats.allocated_bytes
     return found
   end)
-  seq:free() -- the memory of the pages goes here, not when the collector comes
-  for _, of_limit in pairs(m.pools) do
-    for _, pool in pairs(of_limit) do pool:free() end
-  end
+  measure.free(m, seq)
   if not ok then error(out, 0) end
   seconds.step = seconds.select + seconds.attention
   out.name, out.context, out.count, out.seconds = result.name, N, result, seconds

@@ -9,6 +9,7 @@ local cell = require 'kvlab.cell'
 local layout = require 'kvlab.layout'
 local ops = require 'kvlab.ops'
 local opts = require 'kvlab.options'
+local progress = require 'kvlab.progress'
 local record = require 'kvlab.record'
 local shape = require 'kvlab.shape'
 local training = require 'kvlab.training'
@@ -174,7 +175,9 @@ function internal:run(h, pos0, cells, replay, study)
   local shared = { cells = cells, lists = {}, pools = {}, study = study }
   local evaluations = 0
   local encoder_out, encoder_pos0 -- what the owners after the cut are fed from
+  local bar <close> = progress.start('layers', #self.layers)
   for i, A in ipairs(self.layers) do
+    bar:to(i - 1)
     if i == cut + 1 then
       encoder_out, encoder_pos0 = h, pos0
       local T = h.shape[2]

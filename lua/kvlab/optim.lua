@@ -5,6 +5,7 @@
 -- parameter and is stepped once. Matrices decay, vectors (norms, biases, sinks) do not.
 local core = require 'kvlab.core'
 local options = require 'kvlab.options'
+local tape = require 'kvlab.tape'
 local tensor = require 'kvlab.tensor'
 
 local optim = {}
@@ -59,7 +60,7 @@ local function collect(self, grads)
     if not p then
       error(("adamw: no parameter is called '%s'%s"):format(tostring(name), options.suggest(name, self.names)), 0)
     end
-    if not tensor.is_tensor(g) or table.concat(g.shape, ', ') ~= table.concat(p.shape, ', ') then
+    if not tensor.is_tensor(g) or not tape.same_shape(g.shape, p.shape) then
       error(('adamw: the gradient of %s is {%s}, expected {%s}'):format(name, tensor.is_tensor(g)
         and table.concat(g.shape, ', ') or type(g), table.concat(p.shape, ', ')), 0)
     end

@@ -11,6 +11,18 @@ function options.suggest(word, words)
   return ''
 end
 
+-- The names of a list as keys; made once for each list, which does not change.
+local sets = setmetatable({}, { __mode = 'k' })
+local function set_of(list)
+  local set = sets[list]
+  if not set then
+    set = {}
+    for _, name in ipairs(list) do set[name] = true end
+    sets[list] = set
+  end
+  return set
+end
+
 -- check(t, allowed, where [, noun]): t is a table whose keys are all in the list `allowed`; nil is an empty one.
 -- `noun` is what the message calls a key: key, option, field or role. Returns t.
 function options.check(t, allowed, where, noun)
@@ -18,10 +30,9 @@ function options.check(t, allowed, where, noun)
   if type(t) ~= 'table' then
     error(('%s: expected a table, not a %s'):format(where, type(t)), 0)
   end
+  local known = set_of(allowed)
   for key in pairs(t) do
-    local known = false
-    for _, name in ipairs(allowed) do known = known or name == key end
-    if not known then
+    if not known[key] then
       error(("%s: unknown %s '%s'%s"):format(where, noun or 'key', tostring(key), options.suggest(key, allowed)), 0)
     end
   end

@@ -43,17 +43,15 @@ local function subject(what, o, where, all)
     if o.widths then error(where .. ': widths belong to a layout; the model has its own', 0) end
     return what, what.layout:labelled { widths = what.widths }
   end
-  local L = layout_of(what, where)
-  local widths, borrowed = count.widths(L, o.widths)
-  L = L:labelled { widths = widths }
+  local widths, borrowed = count.model_widths(what, o.widths)
+  local L = what:labelled { widths = widths }
   local options = { seed = o.seed, hidden_only = not o.tokens, ffn = not all and 0 or nil }
   if not widths.hidden_size then widths.hidden_size = 1 end -- rows and counts do not depend on it
   local size = parameters_of(L, widths, options)
   if size <= SMALL then return model.new(L, widths, options), L, borrowed end
   if o.tokens or all then
-    error(('%s: the model has %.0f million weights, at most %.0f are made for this; give smaller widths, such as '
-      .. 'widths = { hidden_size = 64, num_attention_heads = 4, head_dim = 32 }, or a model'):format(where, size / 1e6,
-      SMALL / 1e6), 0)
+    error(('%s: the model has %.0f million weights, at most %.0f are made for this; give smaller widths (hidden_size, '
+      .. 'num_attention_heads, vocab_size, ...) or a model'):format(where, size / 1e6, SMALL / 1e6), 0)
   end
   return nil, L, borrowed
 end
@@ -160,15 +158,19 @@ local function stand_in(result, records, watch)
   local refusal = measure.refusal(result)
   if refusal then error('trace: ' .. refusal, 0) end
   local m = measure.model(result)
-  local seq <close> = m:sequence { records = records }
-  for i, one in ipairs(seq.cells) do one:reserve(0, result.context, m.layers[i].shape.ratio or 1) end
-  measure.fill(seq, result.context - 1)
-  local x, pos0, cells = measure.inputs(1), seq.position, seq.cells
-  local shared = { cells = cells, lists = {}, pools = {} }
-  for i, A in ipairs(m.layers) do
-    if A.shape.owns then A:store(A:project_owner(x), pos0, cells[i]) end
-    watch:read(A, A:project(x, pos0), pos0, cells[i], shared)
-  end
+  local seq = m:sequence { records = records }
+  local ok, problem = pcall(function()
+    for i, one in ipairs(seq.cells) do one:reserve(0, result.context, m.layers[i].shape.ratio or 1) end
+    measure.fill(seq, result.context - 1)
+    local x, pos0, cells = measure.inputs(1), seq.position, seq.cells
+    local shared = { cells = cells, lists = {}, pools = {} }
+    for i, A in ipairs(m.layers) do
+      if A.shape.owns then A:store(A:project_owner(x), pos0, cells[i]) end
+      watch:read(A, A:project(x, pos0), pos0, cells[i], shared)
+    end
+  end)
+  measure.free(m, seq)
+  if not ok then error(problem, 0) end
 end
 
 local function decode(m, o, n, watch)
@@ -190,6 +192,7 @@ local OPTIONS = { 'tokens', 'position', 'widths', 'records', 'seed', 'replay' }
 
 -- kv.trace(what, options) -> Trace: see meta/trace.lua.
 local function of(what, options)
+  if not model.is(what) then what = layout_of(what, 'trace') end
   local o = opts.check(options or {}, OPTIONS, 'trace', 'option')
   if (o.tokens == nil) == (o.position == nil) then
     error('trace: give either tokens = a list of ids, the last of which is decoded, or position = the position that is '
@@ -253,6 +256,7 @@ local PREFILL <const> = { 'tokens', 'length', 'replay', 'widths', 'records', 'se
 
 -- kv.trace.prefill(what, options) -> Prefill: see meta/trace.lua.
 function trace.prefill(what, options)
+  if not model.is(what) then what = layout_of(what, 'trace.prefill') end
   local o = opts.check(options or {}, PREFILL, 'trace.prefill', 'option')
   if (o.tokens == nil) == (o.length == nil) then
     error('trace.prefill: give either tokens = a list of ids or length = how many tokens', 0)

@@ -8,6 +8,10 @@
  *     open(complete) -> boolean         begin(prompt)      key() -> nil | line | false at the end
  * of input cancel()  after Ctrl-C            renew()  after Ctrl-Z and fg add_history(line)
  *
+ * complete(line, word) -> names, end: the names that may stand for `word`, the end of `line`, which
+ * is what was typed up to the cursor; `end`, a character, is added when there is only one. A word
+ * is a name, or inside a string what follows the quote or the last slash.
+ *
  * There is one terminal, so the state is one static object. No Lua error passes through readline:
  * the only Lua code it can reach is the completer, in a protected call. */
 #include "lkvl.h"
@@ -35,6 +39,8 @@ static struct {
     int (*forced_update_display)(void);
     void (*redisplay)(void);
     void (*add_history)(const char *);
+    int (*variable_bind)(const char *, const char *);
+    char **line_buffer;
     int *point, *end;
     int *completion_append_character, *attempted_completion_over;
 } editor;
@@ -78,18 +84,46 @@ static char **match_list(lua_State *L, int table) {
     return NULL;
 }
 
+/* What the completer gets, pushed where a failing allocation is an error that is caught. */
+static int call_completer(lua_State *L) {
+    lua_rawgetp(L, LUA_REGISTRYINDEX, &completer_key);
+    lua_pushlstring(L, *editor.line_buffer, (size_t)*editor.point);
+    lua_pushstring(L, lua_touserdata(L, 1));
+    lua_call(L, 2, 2);
+    return 2;
+}
+
 static char **complete(const char *text, int start, int end) {
     (void)start, (void)end;
     lua_State *L = editor.L;
     char **list = NULL;
-    *editor.attempted_completion_over = 1; /* no file names */
+    *editor.attempted_completion_over = 1; /* readline must not look for file names itself */
     *editor.completion_append_character = '\0';
     if (!lua_checkstack(L, 4)) return NULL;
-    lua_rawgetp(L, LUA_REGISTRYINDEX, &completer_key);
-    lua_pushstring(L, text);
-    if (lua_pcall(L, 1, 1, 0) == LUA_OK && lua_istable(L, -1)) list = match_list(L, lua_gettop(L));
-    lua_pop(L, 1);
+    int top = lua_gettop(L);
+    lua_pushcfunction(L, call_completer);
+    lua_pushlightuserdata(L, (void *)text);
+    if (lua_pcall(L, 1, 2, 0) == LUA_OK && lua_istable(L, -2)) {
+        if (lua_type(L, -1) == LUA_TSTRING)
+            *editor.completion_append_character = *lua_tostring(L, -1);
+        list = match_list(L, top + 1);
+    }
+    lua_settop(L, top);
     return list;
+}
+
+/* The characters before which a word begins: different ones inside a string. */
+static char *word_breaks(void) {
+    static char code[] = " \t\n\"'`@$><=;|&{}()[]+-*/%,~#^.:", string[] = "\"'/";
+    char quote = '\0';
+    for (int i = 0; i < *editor.point; i++) {
+        char c = (*editor.line_buffer)[i];
+        if (quote && c == '\\')
+            i++;
+        else if (quote ? c == quote : c == '"' || c == '\'')
+            quote = quote ? '\0' : c;
+    }
+    return quote ? string : code;
 }
 
 /* Finds `name` in the library; the cast through a pointer is how POSIX says to get a function. */
@@ -101,10 +135,10 @@ static bool find(void *into, const char *name) {
 
 static bool open_library(void) {
     static const char *const names[] = {"libreadline.so.8", "libreadline.so", "libreadline.so.7"};
-    static const char breaks[] = " \t\n\"'`@$><=;|&{}()[]+-*/%,~#^";
-    int *catch_signals, *persistent_handlers;
-    const char **word_breaks, **name;
+    int *catch_signals, *persistent_handlers, *query_items;
+    const char **name;
     completion **attempted;
+    char *(**break_hook)(void);
     if (editor.library) return true;
     for (size_t i = 0; i < sizeof names / sizeof *names && !editor.library; i++)
         editor.library = dlopen(names[i], RTLD_LAZY | RTLD_LOCAL);
@@ -117,13 +151,16 @@ static bool open_library(void) {
                  find(&editor.reset_after_signal, "rl_reset_after_signal") &&
                  find(&editor.forced_update_display, "rl_forced_update_display") &&
                  find(&editor.redisplay, "rl_redisplay") &&
-                 find(&editor.add_history, "add_history") && find(&editor.point, "rl_point") &&
+                 find(&editor.add_history, "add_history") &&
+                 find(&editor.variable_bind, "rl_variable_bind") &&
+                 find(&editor.line_buffer, "rl_line_buffer") && find(&editor.point, "rl_point") &&
                  find(&editor.end, "rl_end") &&
                  find(&editor.completion_append_character, "rl_completion_append_character") &&
                  find(&editor.attempted_completion_over, "rl_attempted_completion_over") &&
                  find(&catch_signals, "rl_catch_signals") &&
                  find(&persistent_handlers, "rl_persistent_signal_handlers") &&
-                 find(&word_breaks, "rl_completer_word_break_characters") &&
+                 find(&query_items, "rl_completion_query_items") &&
+                 find(&break_hook, "rl_completion_word_break_hook") &&
                  find(&name, "rl_readline_name") &&
                  find(&attempted, "rl_attempted_completion_function");
     if (!found) {
@@ -133,9 +170,14 @@ static bool open_library(void) {
     }
     *catch_signals = 0;       /* lbase.c does; readline only looks after the size of the window, */
     *persistent_handlers = 1; /* also between two keys */
-    *word_breaks = breaks;
+    *break_hook = word_breaks;
     *name = "kvlab";
     *attempted = complete;
+    /* One TAB shows all; readline must ask nothing, because it would wait for the answer itself.
+     * What ~/.inputrc says is read later, and holds. */
+    *query_items = 0;
+    editor.variable_bind("page-completions", "off");
+    editor.variable_bind("show-all-if-ambiguous", "on");
     return true;
 }
 

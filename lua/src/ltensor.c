@@ -12,14 +12,15 @@
 /* What the collector of one Lua state has been told. */
 typedef struct gc_state {
     size_t debt;  /* bytes of tensors made since the last hint */
-    size_t floor; /* bytes that were live after the last full collection, or fewer since */
+    size_t floor; /* bytes that were live after the last full collection; sinks to what is live */
 } gc_state;
 static const char gc_key = 0;
-enum { HINT = 1 << 20, SLACK = 16 << 20 };
+enum { HINT = 1 << 20, SLACK = 16 << 20, SINK = 512 };
 
 /* One step of the collector per MiB keeps an incremental collector in pace. A generational one (the
  * mode of the lua5.4 program) does not free userdata in steps: Lua 5.4.4 leaves them to full
- * collections. So there is one whenever the live bytes have doubled. */
+ * collections. So there is one whenever the live bytes have doubled. A training step fills and
+ * empties its tape every time, which is no garbage: what counts as live before sinks slowly. */
 void kvl_tell_collector(lua_State *L, size_t bytes) {
     lua_rawgetp(L, LUA_REGISTRYINDEX, &gc_key);
     gc_state *state = lua_touserdata(L, -1);
@@ -40,7 +41,7 @@ void kvl_tell_collector(lua_State *L, size_t bytes) {
         lua_gc(L, LUA_GCCOLLECT);
         state->floor = kvl_live_bytes();
     } else if (live < state->floor) {
-        state->floor = live;
+        state->floor -= (state->floor - live) / SINK;
     }
 }
 

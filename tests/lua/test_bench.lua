@@ -45,7 +45,8 @@ function TestBench:test_list()
     lu.assertNil(seen[name], name)
     seen[name] = true
   end
-  for _, name in ipairs { 'matmul/512', 'v4.1-decode', 'index', 'mla-decode', 'causal', 'batch' } do
+  for _, name in ipairs { 'matmul/512', 'v4.1-decode', 'index', 'mla-decode', 'causal', 'batch', 'train/csa', 'lua',
+    'two-runs' } do
     lu.assertTrue(seen[name], name)
   end
   for _, name in ipairs(kv.records()) do
@@ -61,6 +62,17 @@ function TestBench:test_bad_usage()
     lu.assertEquals({ code, out }, { 2, '' }, words)
     lu.assertStrContains(err, part)
   end
+end
+
+-- A training bench says what it trained and how long a step took: work / value.
+function TestBench:test_training()
+  local code, out, err = kvlab 'bench train/nanogpt-char --seconds 0.01 --threads 1 --json'
+  lu.assertEquals(code, 0, err)
+  local row = kv.json.decode(out).benches[1]
+  lu.assertEquals(row.parameters, 65 * 128 + 64 * 128 + 4 * 12 * 128 * 128 + 9 * 128)
+  local tokens, layer = 12 * 64, 12 * 128 * 128
+  local products = tokens * (4 * layer + 65 * 128) + 4 * 12 * (64 * 65 // 2) * 2 * 128
+  lu.assertAlmostEquals(row.value * 1e9 * row.seconds, 6 * products, 1)
 end
 
 TestThreads = {}

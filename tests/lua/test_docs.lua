@@ -2,8 +2,26 @@
 -- parameters agree, examples give what they say, and docs/reference.md is what the entries make.
 local lu = require 'luaunit'
 local check = require 'check'
-local help = require 'kvlab.help'
+local declarations = require 'kvlab.declarations'
 local kv = require 'kvlab'
+local topics = require 'kvlab.topics'
+
+-- Runs the examples of one text as a session of the prompt: they share an environment, and each is an expression or a
+-- statement. note(...) takes what is wrong.
+local function run_examples(module, where, examples, note)
+  local env = setmetatable({ kv = module }, { __index = _G })
+  for _, example in ipairs(examples) do
+    local chunk, message = load('return ' .. example.code, '=example', 't', env)
+    if not chunk then chunk, message = load(example.code, '=example', 't', env) end
+    local ok, result = false, message
+    if chunk then ok, result = pcall(chunk) end
+    if not ok then
+      note('%s: example `%s` failed: %s', where, example.code, tostring(result))
+    elseif example.expected and tostring(result) ~= example.expected then
+      note('%s: example `%s` gave %s, not %s', where, example.code, tostring(result), example.expected)
+    end
+  end
+end
 
 -- problems(kv, index) -> list of sentences; empty when the documentation is complete.
 local function problems(module, index)
@@ -13,9 +31,9 @@ local function problems(module, index)
   local function plain(name) return (name:gsub(':', '.')) end
   local documented = {}
   for _, entry in ipairs(index.entries) do documented[plain(entry.name)] = true end
-  for name, value in pairs(help.reachable(module)) do
+  for name, value in pairs(declarations.reachable(module)) do
     real[plain(name)] = true
-    if help.callable(value) and not documented[plain(name)] then
+    if declarations.callable(value) and not documented[plain(name)] then
       note('%s has no entry in lua/kvlab/meta', name)
     end
   end
@@ -30,17 +48,7 @@ local function problems(module, index)
     end
     local said, declared = table.concat(names, ', '), table.concat(entry.parameters, ', ')
     if said ~= declared then note('%s: @param says (%s), the declaration (%s)', where, said, declared) end
-    for _, example in ipairs(entry.examples) do
-      local env = setmetatable({ kv = module }, { __index = _G })
-      local chunk, message = load('return ' .. example.code, '=example', 't', env)
-      local ok, result = false, message
-      if chunk then ok, result = pcall(chunk) end
-      if not ok then
-        note('%s: example `%s` failed: %s', where, example.code, tostring(result))
-      elseif example.expected and tostring(result) ~= example.expected then
-        note('%s: example `%s` gave %s, not %s', where, example.code, tostring(result), example.expected)
-      end
-    end
+    run_examples(module, where, entry.examples, note)
   end
   table.sort(list)
   return list
@@ -49,7 +57,37 @@ end
 TestDocs = {}
 
 function TestDocs:test_everything_is_documented()
-  lu.assertEquals(table.concat(problems(kv, help.index()), '\n'), '')
+  lu.assertEquals(table.concat(problems(kv, declarations.index()), '\n'), '')
+end
+
+-- Terms, errors, records, presets, lessons and subcommands: each has a text and an example, and those run.
+function TestDocs:test_topics_have_examples_that_run()
+  local list, names = {}, {}
+  local function note(...) list[#list + 1] = (...):format(select(2, ...)) end
+  for _, topic in ipairs(topics.all()) do
+    local where, page = ('%s %s'):format(topic.kind, topic.name), topic.page()
+    if names[where] then note('%s is there twice', where) end
+    names[where] = true
+    if #page.lines == 0 then note('%s: no text', where) end
+    if #page.examples == 0 and not page.shell then note('%s: no example', where) end
+    if page.examples[1] and not page.examples[1].typed then run_examples(kv, where, page.examples, note) end
+    if page.shell and not page.shell:find('^kvlab ' .. topic.name) then note('%s: its example is another', where) end
+  end
+  lu.assertEquals(table.concat(list, '\n'), '')
+end
+
+-- The first example of an error shows its message, and the message finds the text.
+function TestDocs:test_errors_are_found_by_their_message()
+  local count = 0
+  for _, topic in ipairs(declarations.index().topics) do
+    if topic.kind == 'problem' then
+      count = count + 1
+      local message = topic.examples[1].expected
+      local found = message and topics.problem(message)
+      lu.assertEquals(found and found.name, topic.name, message)
+    end
+  end
+  lu.assertTrue(count >= 20, tostring(count))
 end
 
 function TestDocs:test_reference_is_up_to_date()
@@ -60,7 +98,7 @@ end
 -- Blocks of Lua that require kvlab are programs, and run.
 function TestDocs:test_programs_in_pages_run()
   local found = 0
-  for _, page in ipairs { 'README.md', 'docs/attention.md', 'docs/tensors.md' } do
+  for _, page in ipairs { 'README.md', 'docs/attention.md', 'docs/pictures.md', 'docs/plots.md', 'docs/tensors.md' } do
     local file <close> = assert(io.open(check.root .. '/' .. page))
     for code in file:read('a'):gmatch('```lua\n(.-)```') do
       if code:find("local kv = require 'kvlab'", 1, true) then
@@ -88,7 +126,7 @@ function TestDocs:test_faults_are_found()
   function module.part.undocumented() end
   module.classes.Thing = { method = function() end, hidden = function() end, __len = function() end }
   module.kind = setmetatable({}, { __call = function() return 1 end })
-  local entries, places = help.parse([[
+  local entries, places = declarations.parse([[
 ---@meta
 local part, Thing = {}, {}
 ---@within kv.part

@@ -1,7 +1,9 @@
 -- The prompt: piped lines, completion, and real sessions on a pseudo-terminal that `script` (util-linux, in
 -- every Debian) provides. A session is driven by waiting for what it prints, never by time alone.
 local lu = require 'luaunit'
+local base = require('kvlab.core').base
 local check = require 'check'
+local complete_names = require('kvlab.complete').names
 local kv = require 'kvlab'
 local preview = require 'kvlab.preview'
 local repl = require 'kvlab.repl'
@@ -104,7 +106,7 @@ function TestPreview:test_small_values()
   lu.assertEquals(preview {}, '{}')
   lu.assertEquals(preview { 1, 2.5, 'a', true }, "{1, 2.5, 'a', true}")
   lu.assertEquals(preview { 1, b = { 2 }, a = {}, ['c d'] = "'\n\0" },
-    "{1, a = {}, b = {...}, ['c d'] = '\\'\\n\\0'}")
+    "{1, a = {}, b = {2}, ['c d'] = '\\'\\n\\0'}")
   lu.assertEquals(preview(setmetatable({}, { __tostring = function() return 'me' end })), 'me')
 end
 
@@ -116,9 +118,9 @@ function TestPreview:test_bounded()
   for _, value in ipairs { long, keys, wide } do
     local text = preview(value)
     lu.assertTrue(#text < 1000)
-    lu.assertTrue(select(2, text:gsub('\n', '\n')) < 10)
+    lu.assertTrue(select(2, text:gsub('\n', '\n')) < 24)
   end
-  lu.assertStrContains(preview(long), '... (99993 more)')
+  lu.assertStrContains(preview(long), '... (99980 more)')
   lu.assertTrue(#preview(('x'):rep(1e6)) < 30000)
 end
 
@@ -131,19 +133,32 @@ function TestComplete:test_fields_and_methods()
   local lazy = setmetatable({}, { __index = function() called = true end })
   local env = repl.environment(kv)
   env.record, env.lazy, env.text = object, lazy, 'abc'
-  local function complete(word) return table.concat(repl.complete(word, env, kv), ' ') end
-  lu.assertEquals(complete('kv.json.e'), 'kv.json.encode')
-  lu.assertEquals(complete('json.en'), 'json.encode')
-  lu.assertEquals(complete('2+json.en'), '2+json.encode')
+  -- As readline does: a word begins after a dot, a colon, an operator, a quote or a slash.
+  local function complete(line)
+    local names, ending = complete_names(line, line:match('[%w_.-]*$'):match(line:find '[\'"]' and '.*' or '[%w_]*$'),
+      env, kv)
+    return table.concat(names, ' ') .. ending
+  end
+  lu.assertEquals(complete('kv.json.e'), 'encode')
+  lu.assertEquals(complete('json.en'), 'encode')
+  lu.assertEquals(complete('2+json.en'), 'encode')
   lu.assertEquals(complete('js'), 'json')
-  lu.assertEquals(complete('record.'), 'record.other record.own record.plan record.size')
-  lu.assertEquals(complete('record:'), 'record:other record:plan')
-  lu.assertEquals(complete('text:up'), 'text:upper')
-  lu.assertEquals(complete('lazy.field.x'), '')
-  lu.assertEquals(complete('nosuch.x'), '')
-  lu.assertEquals(complete('record.size.x'), '')
+  lu.assertEquals(complete('whi'), 'while')
+  lu.assertEquals(complete('record.'), 'other own plan size')
+  lu.assertEquals(complete('record:'), 'other plan')
+  lu.assertEquals(complete('text:up'), 'upper')
+  for _, line in ipairs { 'lazy.field.x', 'nosuch.x', 'record.size.x', 'f().x', 'record...o', '1 .. "a".x' } do
+    lu.assertEquals(complete(line), '', line)
+  end
+  lu.assertEquals(complete('record..jso'), 'json')
+  lu.assertEquals(complete("kv.preset 'v4.1-f"), "v4.1-flash'")
+  lu.assertEquals(complete("require 'kvlab.lesso"), 'kvlab.lesson kvlab.lessons kvlab.lessons.')
+  lu.assertEquals(complete("io.open('tests/lua/test_repl."), "test_repl.lua'")
+  lu.assertEquals(complete("io.open('test"), 'tests/')
+  lu.assertEquals(complete("lesson 'csa2"), "csa2'")
+  -- What modules of the library call is not for the prompt.
   env.layer = kv.attention(kv.mha, { hidden_size = 4, num_attention_heads = 1, head_dim = 4 })
-  lu.assertEquals(complete('layer:'), 'layer:full') -- what modules of the library call is not for the prompt
+  lu.assertEquals(complete('layer:pro'), 'probabilities') -- not project
   lu.assertFalse(called)
 end
 
@@ -152,7 +167,8 @@ end
 local Terminal = {}
 Terminal.__index = Terminal
 
--- start(options): a session on a pseudo-terminal. options.readline = false hides the readline library.
+-- start(options): a session on a pseudo-terminal. options.readline = false hides the readline library; options.launcher
+-- is the program in place of LAUNCHER.
 local function start(options)
   local self = setmetatable({ dir = directory(), seen = 0 }, Terminal)
   local launcher, fifo = self.dir .. '/launch.lua', self.dir .. '/keys'
@@ -160,7 +176,7 @@ local function start(options)
   self.state = options.state or self.dir .. '/state'
   local file = assert(io.open(launcher, 'w'))
   file:write(options.readline == false and "require('kvlab.core').readline.open = function() return false end\n" or '',
-    LAUNCHER)
+    options.launcher or LAUNCHER)
   file:close()
   os.execute('mkfifo ' .. quote(fifo))
   -- The sanitizer's run-time belongs to lua5.4 alone, and readline keeps memory to its end.
@@ -275,6 +291,108 @@ function TestTerminal:test_unwritable_history_is_noted_once()
   s:type('\4', 'exit=0')
   local _, notes = s:finish():gsub('history is not kept', '')
   lu.assertEquals(notes, 1)
+end
+
+function TestTerminal:test_tab()
+  lu.skipIf(not has_readline, 'the readline library is not installed')
+  local s = start {}
+  s:wait('kvlab> ')
+  s:type("kv.preset 'v4.1-f\t", "kv.preset 'v4.1-flash'") -- with the quote
+  s:type('.cut\n', 'kvlab> ')
+  s:type('mine = { one = "first", other = 2 }\n', 'kvlab> ')
+  s:type('mine.o\t', 'one', 'other') -- several: they are listed
+  s:type('n\t\n', 'first', 'kvlab> ')
+  s:type("help 'sliding_win\t\3", 'kvlab> ') -- nothing fits, nothing is added
+  s:type('"al" .. "ive"\n', 'alive', 'kvlab> ')
+  s:type('\4', 'exit=0')
+  s:finish()
+end
+
+-- Work inside the library stops too: a product of large matrices, counting, a model.
+function TestTerminal:test_interrupts_the_library()
+  local s = start {}
+  s:wait('kvlab> ')
+  s:type('big = kv.ones(700, 700);\n', 'kvlab> ')
+  for _, work in ipairs { 'while true do big:matmul(big):free() end',
+    "while true do kv.count(kv.preset 'v4.1-flash') end",
+    'm = kv.model("mha", { hidden_size = 64, num_attention_heads = 2, head_dim = 32, vocab_size = 99 }) '
+      .. 'q = m:sequence() while true do q:prefill { 1, 2, 3 } q:reset() end' } do
+    s:type('print("go".."ing") ' .. work .. '\n', 'going')
+    local began = base.now()
+    s:type('\3', 'interrupted', 'kvlab> ')
+    lu.assertTrue(base.now() - began < 3, work) -- a busy machine; it is 0.1 s
+  end
+  s:type('big.size\n', '490000', 'kvlab> ')
+  s:type('\4', 'exit=0')
+  s:finish()
+end
+
+function TestTerminal:test_a_lesson()
+  local s = start {}
+  s:wait('kvlab> ')
+  s:type("lesson 'cache'\n", 'Lesson 1: ', '[cache 1/8: next; back, again, quit]', 'kvlab> ')
+  s:type('next\n', 'Question: ', '[cache 2/8: answer(...), or skip', 'kvlab> ')
+  s:type('next({ "a" })\n', '1\ta', 'kvlab> ') -- Lua's own
+  s:type('next\n', 'The question is open', 'kvlab> ')
+  s:type('answer(3)\n', 'Not 3.', 'kvlab> ')
+  s:type('answer "many"\n', "'many' is no answer here", 'kvlab> ')
+  s:type('answer(nosuch)\n', 'nil is no answer here', 'kvlab> ')
+  s:type('mine = 1000 * 1001 // 2\n', 'kvlab> ')
+  s:type('answer(mine)\n', 'Right.', '[cache 2/8: next; back, again, quit]', 'kvlab> ')
+  s:type('back\n', '[cache 1/8: ', 'kvlab> ')
+  s:type('while true do end\n')
+  s:type('\3', 'interrupted', 'kvlab> ') -- and the lesson goes on
+  s:type('next\n', '[cache 2/8: ', 'kvlab> ')
+  s:type('quit\n', "lesson 'cache' goes on at step 2.", 'kvlab> ')
+  s:type('mine, K ~= nil\n', '500500\ttrue', 'kvlab> ') -- variables stay
+  s:type("lesson 'cahce'\n", "did you mean 'cache'?", 'kvlab> ')
+  s:type('\4', 'exit=0')
+  lu.assertStrContains(slurp(s.state .. '/kvlab/lessons'), 'cache 2\n')
+  s:finish()
+end
+
+function TestTerminal:test_a_lesson_from_the_shell()
+  local s = start { launcher = [[require('kvlab.lesson').begin_with 'mla' ]] .. LAUNCHER }
+  s:wait('Ctrl-D ends.') s:wait('Lesson 2: ') s:wait('[mla 1/') s:wait('kvlab> ')
+  s:type('quit\n', "lesson 'mla' goes on at step 1.", 'kvlab> ')
+  s:type('\4', 'exit=0')
+  s:finish()
+end
+
+function TestTerminal:test_history_survives_a_kill()
+  local state = directory()
+  local s = start { state = state, launcher = [[io.stdout:write('pid=', io.open('/proc/self/stat'):read('n'), '.\n')
+]] .. LAUNCHER }
+  s:wait('pid=') s:wait('kvlab> ')
+  local pid = slurp(s.log):match('pid=(%d+)%.')
+  s:type('6 * 7\n', '42', 'kvlab> ')
+  s:type('print("go".."ing") while true do end\n', 'going') -- killed while it runs
+  os.execute('kill -9 ' .. pid)
+  s:wait('exit=137')
+  s:finish()
+  lu.assertStrContains(slurp(state .. '/kvlab/history'), '6 * 7\nprint("go".."ing") while true do end\n')
+  if has_readline then
+    s = start { state = state }
+    s:wait('kvlab> ')
+    s:type('\16\16\n', '42', 'kvlab> ') -- twice Ctrl-P
+    s:type('\4', 'exit=0')
+    s:finish()
+  end
+  os.execute('rm -r ' .. quote(state))
+end
+
+-- What is said besides values: hints, what was meant, the time of what took long.
+function TestTerminal:test_hints()
+  local s = start {}
+  s:wait('kvlab> ')
+  s:type('local gone = 1\n', "'gone' is local to this line", 'kvlab> ')
+  s:type('gone + 1\n', "'gone' was local to the line that made it", 'kvlab> ')
+  s:type("laoyut 'swa'\n", "did you mean 'layout'?", 'kvlab> ')
+  s:type('json.encod {}\n', "did you mean 'json.encode'?", 'kvlab> ')
+  s:type('local t = os.time() while os.time() < t + 3 do end\n', ' s\r\n', 'kvlab> ')
+  lu.assertStrMatches(slurp(s.log), '.*\n%-%- [23]%.?%d* s\r\n.*')
+  s:type('\4', 'exit=0')
+  s:finish()
 end
 
 check.main()

@@ -13,9 +13,11 @@ local command = {
   summary = 'speed of kernels as ratios of what the machine can do',
   text = [[Times kernels and, in turns with them, a limit of this machine for the same work: a direct call of BLAS,
 reading or copying memory, or doing one by one what can be done together. Prints value, limit, their ratio and the
-target of the ratio, for one thread and for all. NAME is one bench or a group; without it all of them run (two minutes).
+target of the ratio, for one thread and for all. NAME is one bench or a group; without it all of them run, which takes
+four minutes.
 Best of several repetitions. A spread (median over best) far above 1, or cpu (processor time that the threads got)
 below 1, says that other processes disturbed the run. docs/bench.md says what each bench computes.]],
+  example = 'kvlab bench --list',
   options = { { 'threads', 'N,...', 'numbers of threads (1 and all processors)' },
     { 'seconds', 'S', 'time for each bench (0.6)' }, { 'list', nil, 'only say what the benches are' },
     { 'strict', nil, 'exit status 1 when a ratio is under its target' } },

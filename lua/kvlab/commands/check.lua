@@ -13,6 +13,7 @@ local command = {
   text = [[Runs every case (NAME.json with NAME.safetensors) of a folder: the full sequence at once, token by token, and
 prompts in chunks that go on token by token; MLA in its three orders; caches in float32 records, or, where the
 case has quantisers, in records that do the same and in records as they are deployed.]],
+  example = 'kvlab check tests/golden --only csa2',
   options = { { 'only', 'NAME', 'cases whose name contains NAME' } },
 }
 

@@ -7,6 +7,7 @@ local command = {
   usage = 'help [SUBCOMMAND | widths]',
   summary = 'what there is, and how to use it',
   text = 'Lists the subcommands, explains one of them, or lists the widths that a model has.',
+  example = 'kvlab help widths',
   options = {},
 }
 

@@ -16,6 +16,7 @@ local command = {
   text = [[A LAYOUT is a preset (kvlab layout lists them), a Lua file that returns a layout, or layout text such as
 'swa*2 [full/2 reuse*5]*3'. Text brings no widths of its own and uses those of v4.1-flash. What is counted, and
 what is not, is in docs/counting.md.]],
+  example = 'kvlab kv v4-flash --context 1000000',
   options = {
     counted.OPTIONS.context,
     counted.OPTIONS.records,

@@ -15,10 +15,13 @@ local command = {
   text = [[Prints one line for each layer of a preset, a Lua file or layout text: what it is, whose cache and whose
 selection it reads, its window and its records; then a picture of who shares what. Without a LAYOUT it lists
 the presets. The language is in docs/layouts.md.]],
+  example = 'kvlab layout v4.1-flash',
   options = {
     counted.OPTIONS.widths,
     counted.OPTIONS.records,
     { 'text', nil, 'print only the text of the layout' },
+    { 'draw', nil, 'draw it: who makes and who borrows what, a row for each layer' },
+    { 'layer', 'I', 'draw layer I (from 1) as boxes with shapes' },
     counted.OPTIONS.strict,
   },
 }
@@ -45,6 +48,13 @@ function command.run(args, options)
   local result = counted.layout(args[1], counted.parse(options))
   local L = result.layout
 
+  if options.layer then
+    print(cli.as_usage(L.draw, L, { layer = cli.whole(options.layer, '--layer', 1), widths = result.widths }))
+    return
+  elseif options.draw then
+    print(L:draw { widths = result.widths })
+    return
+  end
   if options.json then
     local list = {}
     for i = 1, #L do list[i] = describe.layer_json(result, i) end

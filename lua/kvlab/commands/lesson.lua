@@ -9,6 +9,7 @@ local command = {
   text = [[Without a name lists the lessons and how far each has come; a name or a number starts the prompt in that
 lesson. There, typed alone, next, back, again, skip and quit move in it; answer(...) answers a question. Progress is
 kept in ~/.local/state/kvlab/lessons, or under $XDG_STATE_HOME. docs/tutorial has the same lessons to read.]],
+  example = 'kvlab lesson cache --all',
   options = { { 'all', nil, 'print the whole lesson without asking' } },
 }
 

@@ -5,6 +5,7 @@ local exact = require 'kvlab.exact'
 local format = require 'kvlab.format'
 local json = require 'kvlab.json'
 local measure = require 'kvlab.measure'
+local progress = require 'kvlab.progress'
 
 local command = {
   name = 'measure',
@@ -15,6 +16,7 @@ local command = {
 norms, RoPE and record encoders, and runs the cache side of one decode step: scoring, top-k, attention over what is
 read. Prints what the caches and their counters say beside what kvlab kv computes, and the seconds; exit status 1 when
 anything differs, or when the caches do not fit into memory. LAYOUT is as for kvlab kv; see docs/measure.md.]],
+  example = 'kvlab measure v4.1-flash --context 1000',
   options = {
     counted.OPTIONS.context,
     counted.OPTIONS.records,
@@ -97,6 +99,7 @@ end
 function command.run(args, options)
   if #args == 0 then cli.usage('measure: expected a layout, such as v4.1-flash') end
   local parsed = counted.parse(options)
+  progress.show_library(true)
   local memory
   if options.memory then
     memory = math.floor(math.min(cli.positive(options.memory, '--memory'), 2 ^ 32) * 2 ^ 30)

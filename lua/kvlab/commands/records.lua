@@ -11,6 +11,7 @@ local command = {
   summary = 'how cache entries lie in bytes',
   text = [[Lists the named records with their bytes at their natural width, or explains the named ones: every field,
 its number format and scales, and the page. Own records are written in Lua: docs/records.md.]],
+  example = 'kvlab records v4-main',
   options = {},
 }
 

@@ -16,6 +16,7 @@ local command = {
 --against adds the differences to one row, seed by seed, and whether they exceed the noise. --plot draws quality
 against cost and the curves below the table, --html makes one page of all. May be asked while the sweep runs. Mixed
 commits and versions are said.]],
+  example = 'kvlab report runs/records',
   options = {
     { 'by', 'KEY,...', 'rows by these settings only; all else counts as repetitions' },
     { 'quality', 'METRIC', 'the metric of the front (the first that the experiment measures)' },

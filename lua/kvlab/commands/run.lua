@@ -7,6 +7,7 @@ local command = {
   summary = 'run an experiment file',
   text = [[Runs a Lua file with kvlab loaded; the arguments after it are the file's own (`...`). It is your own program
 and may do anything Lua can. A path that is not found here is looked up in the kvlab folder.]],
+  example = 'kvlab run experiments/generations/run.lua',
   options = {},
   passes_on = true,
 }

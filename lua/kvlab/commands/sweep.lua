@@ -18,6 +18,7 @@ local command = {
 its settings: what is done is not done again, and the same command goes on after whatever stopped it. Several of these
 commands, also on several machines, may work on one folder. A point that fails is recorded with its reason and stops
 nobody. Exit status 1 when any point has failed.]],
+  example = 'kvlab sweep experiments/records/run.lua --dry-run',
   options = {
     { 'jobs', 'N', 'processes at a time, also -j N (as many as processors)', short = 'j' },
     { 'dry-run', nil, 'only list the points: id, settings, state, bytes, reads, multiply-adds, minutes' },

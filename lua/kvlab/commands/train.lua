@@ -4,7 +4,7 @@ local core = require 'kvlab.core'
 local emit = require 'kvlab.emit'
 local experiment = require 'kvlab.experiment'
 local json = require 'kvlab.json'
-local progress = require 'kvlab.progress'
+local progress = require 'kvlab.training_progress'
 local run = require 'kvlab.run'
 local sweep = require 'kvlab.sweep'
 

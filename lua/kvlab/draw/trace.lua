@@ -47,6 +47,7 @@ local READ <const>, OUTSIDE <const>, WINDOW <const>, POOL <const>, SCORED <const
 
 local LEGEND = {
   { OUTSIDE, 'read, and outside the pool that it builds' }, { READ, 'entry that is read' },
+  { '1', 'tenths of the entries that are read, 1 also for less' },
   { WINDOW, 'row of the window that is read' }, { POOL, 'scored and in the pool, not read' },
   { SCORED, 'scored, not read' }, { SEEN, 'readable, neither scored nor read' }, { '[', 'ends of an entry' },
   { NOTHING, 'nothing that is readable' } }
@@ -64,12 +65,12 @@ local function states(one)
 end
 
 -- The entries of a layer over the tokens of their blocks. Entries of three tokens and more show where they end.
-local function entry_cells(one, n, ends)
+local function entry_cells(one, n)
   local state, cells = states(one), {}
   for at = 0, n - 1 do
     local place = at % one.ratio
     local char = state[at // one.ratio] or NOTHING
-    if ends and one.ratio >= 3 and char ~= NOTHING then
+    if one.ratio >= 3 and char ~= NOTHING then
       if place == 0 then char = '[' elseif place == one.ratio - 1 then char = ']' end
     end
     cells[at + 1] = char
@@ -77,21 +78,49 @@ local function entry_cells(one, n, ends)
   return cells
 end
 
-local function window_cells(one, n)
-  local cells = {}
-  for at = 1, n do cells[at] = NOTHING end
-  for _, at in ipairs(one.window) do cells[at + 1] = WINDOW end
+local BEST = { POOL, SCORED, SEEN }
+
+-- The same where a column stands for `every` positions: how many tenths of its entries are read, or what became of
+-- the best of them.
+local function entry_bins(one, n, every)
+  local state, cells = states(one), {}
+  for first = 0, n - 1, every do
+    local read, entries, seen = 0, 0, {}
+    for id = first // one.ratio, (math.min(n, first + every) - 1) // one.ratio do
+      local char = state[id]
+      if char then
+        entries = entries + 1
+        if char == READ or char == OUTSIDE then read = read + 1 else seen[char] = true end
+      end
+    end
+    local char = NOTHING
+    if read > 0 then
+      char = read == entries and READ or tostring(math.max(1, 10 * read // entries))
+    else
+      for _, best in ipairs(BEST) do
+        if seen[best] then char = best break end
+      end
+    end
+    cells[#cells + 1] = char
+  end
   return cells
 end
 
--- The legend of the characters that are there, '[' standing for both ends.
+local function window_cells(one, n, every)
+  local cells = {}
+  for at = 1, (n - 1) // every + 1 do cells[at] = NOTHING end
+  for _, at in ipairs(one.window) do cells[at // every + 1] = WINDOW end
+  return cells
+end
+
+-- The legend of the characters that are there, '[' standing for both ends and 1 for every digit.
 local function legend_of(rows)
   local used, out = {}, {}
   for _, row in ipairs(rows) do
-    for _, char in ipairs(row[2]) do used[char] = true end
+    for _, char in ipairs(row[2]) do used[char:find '%d' and '1' or char] = true end
   end
   for _, one in ipairs(LEGEND) do
-    if used[one[1]] then out[#out + 1] = one[1] == '[' and { '[ ]', one[2] } or one end
+    if used[one[1]] then out[#out + 1] = { one[1] == '[' and '[ ]' or one[1] == '1' and '1-9' or one[1], one[2] } end
   end
   return out
 end
@@ -110,18 +139,29 @@ end
 
 local function count_or_dash(list) return list and number(#list) or '-' end
 
-local function table_of(runs, layers)
+-- Counts and bytes of one layer of each run, and the sum up to its last; with bytes rounded where they are too wide.
+local function table_of(runs, layers, width, rounded)
+  local bytes = rounded and format.bytes or number
   local rows = { { 'layer', 'readable', 'scored', 'pool', 'entries', 'window', 'rows', 'keys B', 'KV B', 'so far B' } }
   for _, run in ipairs(runs) do
     local one, r = run.one, run.one.reads
-    local several = run.last > run.first and ' each' or ''
     rows[#rows + 1] = { numbers(run), count_or_dash(one.owner and one.readable),
       count_or_dash(#one.scored > 0 and one.scored or nil), count_or_dash(one.pool),
       count_or_dash(one.owner and one.selected), count_or_dash(#one.window > 0 and one.window or nil),
       number(#one.selected + #one.window),
-      number(r.index_bytes), number(r.selected_bytes + r.window_bytes) .. several, number(layers[run.last].after) }
+      bytes(r.index_bytes), bytes(r.selected_bytes + r.window_bytes), bytes(layers[run.last].after) }
   end
-  return format.table(rows)
+  if rounded then -- and without the sum of rows
+    rows[1][8], rows[1][9], rows[1][10] = 'keys', 'KV', 'so far'
+    for _, row in ipairs(rows) do table.remove(row, 7) end
+  end
+  local lines = format.table(rows)
+  if not rounded then
+    for _, line in ipairs(lines) do
+      if screen.width(line) + 2 > width then return table_of(runs, layers, width, true) end
+    end
+  end
+  return lines
 end
 
 local function sum(self)
@@ -130,6 +170,10 @@ local function sum(self)
   end
   return ('the counters say %s B in all, kv.count %s B'):format(number(self.read_bytes), number(self.counted_bytes))
 end
+
+local function label(run) return ('%s %s'):format(numbers(run), run.one.text) end
+
+local function called(self, width) return screen.cut(self.name or tostring(self.layout), width - 2) end
 
 local OPTIONS = { 'width', 'ascii', 'layers', 'file' }
 
@@ -146,39 +190,40 @@ function draw.step(self, options)
   local all = runs_of(table.move(self.layers, first, last, 1, {}))
   for _, run in ipairs(all) do run.first, run.last = run.first + first - 1, run.last + first - 1 end
   local runs = o.layers and all or table.move(all, 1, math.min(#all, MOST), 1, {})
-  local rows, windows, ends = {}, nil, n <= width - 30
+  local labels, windows = #'every window', nil
   for _, run in ipairs(runs) do
+    labels = math.max(labels, screen.width(label(run)))
     if #run.one.window > 0 then windows = windows == nil and run.one.window or same(windows, run.one.window)
       and windows end
   end
-  -- One row says it, when all windows are the same.
+  -- Columns of the strip; it cuts labels at a third.
+  local every = math.max(1, math.ceil(n / (width - math.min(labels, width // 3) - 4)))
+  local rows = {}
   for _, run in ipairs(runs) do
     local one = run.one
-    if one.owner then rows[#rows + 1] = { ('%s %s'):format(numbers(run), one.text), entry_cells(one, n, ends) } end
+    if one.owner then
+      rows[#rows + 1] = { label(run), every == 1 and entry_cells(one, n) or entry_bins(one, n, every) }
+    end
     if #one.window > 0 and not windows then
-      rows[#rows + 1] = { one.owner and '  window' or ('%s %s'):format(numbers(run), one.text), window_cells(one, n) }
+      rows[#rows + 1] = { one.owner and '  window' or label(run), window_cells(one, n, every) }
     end
   end
-  if windows then
-    for _, run in ipairs(runs) do
-      if #run.one.window > 0 then
-        rows[#rows + 1] = { #runs == 1 and (run.one.owner and '  window' or numbers(run) .. ' ' .. run.one.text)
-          or 'every window', window_cells(run.one, n) }
-        break
-      end
-    end
+  if windows then -- one row says it, when all are the same
+    local only = #runs == 1 and (runs[1].one.owner and '  window' or label(runs[1]))
+    rows[#rows + 1] = { only or 'every window', window_cells({ window = windows }, n, every) }
   end
-  if #rows == 0 then rows[1] = { 'nothing', window_cells({ window = {} }, n) } end
-  local picture = strip { title = ('%s: what the query at position %s reads'):format(self.name or tostring(self.layout),
-    number(self.position)), x = 'position; an entry lies over the tokens of its block', from = 0, rows = rows,
+  if #rows == 0 then rows[1] = { 'nothing', window_cells({ window = {} }, n, every) } end
+  local picture = strip { title = ('%s: what the query at position %s reads'):format(called(self, width),
+    number(self.position)), x = every == 1 and 'position; an entry lies over the tokens of its block'
+      or ('times %s positions'):format(number(every)), from = 0, rows = rows,
     legend = legend_of(rows), width = width, ascii = o.ascii, file = o.file }
   if o.file then return picture end
   local lines = { picture, '' }
-  for _, line in ipairs(table_of(runs, self.layers)) do lines[#lines + 1] = '  ' .. line end
-  lines[#lines + 1] = '  ' .. sum(self)
-  local notes = {}
+  for _, line in ipairs(table_of(runs, self.layers, width)) do lines[#lines + 1] = screen.cut('  ' .. line, width) end
+  local notes = { sum(self) }
+  if #runs < #self.layers then notes[2] = 'where several layers read alike, figures are those of one of them' end
   if #runs < #all then
-    notes[1] = ('%d more layers: trace:draw { layers = { %d, %d } }'):format(last - runs[#runs].last,
+    notes[#notes + 1] = ('%d more layers: trace:draw { layers = { %d, %d } }'):format(last - runs[#runs].last,
       runs[#runs].last + 1, math.min(last, runs[#runs].last + MOST))
   end
   if self.widths then notes[#notes + 1] = 'widths and records that were not given are those of ' .. self.widths end
@@ -226,7 +271,7 @@ function draw.grid(self, options)
   for _, one in ipairs { { RUN, 'layer runs' }, { STORED, 'only its cache is filled' }, { SKIPPED, 'skipped' } } do
     if used[one[1]] then legend[#legend + 1] = one end
   end
-  local title = ('%s: prefill of %s tokens%s'):format(self.name or tostring(L), number(n),
+  local title = ('%s: prefill of %s tokens%s'):format(called(self, width), number(n),
     self.replay and (', decoder on the last %s'):format(number(self.replay)) or '')
   local note = ('evaluations of (position, layer): %s'):format(number(self.evaluations))
   if self.replay then

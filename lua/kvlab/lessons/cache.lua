@@ -68,14 +68,14 @@ What can be made smaller? The bytes per token are a product of four factors:
 the others are what DeepSeek built from 2024 on. Every lesson that follows explains one of the changes.]],
     code = [[
 models = { 'mha', 'v2', 'v3.2', 'v4-flash', 'v4.1-flash' }
-function show(name)
+function split(name)
   local f = kv.factors(kv.count(kv.preset(name)))
   for factor, exact in pairs(f) do f[factor] = exact:tonumber() end
   local product = f.width * f.layers * f.bytes / f.ratio
   print(('%-10s %5.0f x %2.0f x %.3f / %4.2f = %10.2f bytes'):format(name,
     f.width, f.layers, f.bytes, f.ratio, product))
 end
-for _, name in ipairs(models) do show(name) end]] },
+for _, name in ipairs(models) do split(name) end]] },
 
   { text = [[
 The product can be asked about models that nobody has built. Say 10 layers store a vector of 512 numbers of 2 bytes,
@@ -110,7 +110,7 @@ times less than MHA is that, to the nearest whole number?]],
 
   { text = [[
 This is the whole way, from 3.9 MB to 890 bytes. The axis is logarithmic: equal steps are equal ratios. You can type
-Lua at any point of a lesson, such as `show 'v3'`, or change a number and draw again.]],
+Lua at any point of a lesson, such as `split 'v3'`, or change a number and draw again.]],
     code = [[
 rows = {}
 for i, name in ipairs(models) do

@@ -12,7 +12,7 @@ function made_of(m, overlap)
   local pooling = kv.compressor { ratio = m, width = 8, overlap = overlap }
   return pooling:push(rows, kv.zeros(1, 8, rows.shape[3]))[1]
 end
-function show(name, weights)
+function print_weights(name, weights)
   print(name)
   for b, row in weights:rows() do
     local line = ('  entry %d '):format(b - 1)
@@ -22,14 +22,14 @@ function show(name, weights)
     print(line)
   end
 end
-show('CSA, m = 4', made_of(4, true))
-show('CSA2, m = 4', made_of(4, false))
-show('CSA2, m = 2, as in the encoder of V4.1', made_of(2, false))]],
+print_weights('CSA, m = 4', made_of(4, true))
+print_weights('CSA2, m = 4', made_of(4, false))
+print_weights('CSA2, m = 2, as in the encoder of V4.1', made_of(2, false))]],
     ask = { question = 'Of how many tokens would entry 3 be made if m = 2 and blocks overlapped?',
       answer = 'made_of(2, true)[4]:gt(0):sum()',
       hint = 'The tokens of its own block and those of the block before it. made_of(2, true) computes it.',
       working = 'Its own 2 tokens, 6 and 7, and the 2 before them: 4. Without overlap it is 2.',
-      code = [[show('overlap, m = 2', made_of(2, true))]] } },
+      code = [[print_weights('overlap, m = 2', made_of(2, true))]] } },
 
   { text = [[
 The decoder of V4.1 has m = 1: every token is an entry by itself. There is only one row to pool, a softmax over one

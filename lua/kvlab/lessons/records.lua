@@ -33,7 +33,7 @@ largest number of the format. Here it is by hand.]],
 function round(x)  -- to the nearest number of E2M1
   return kv.number.decode('e2m1', kv.number.encode('e2m1', x))
 end
-function show(group)
+function in_group(group)
   local amax = 0
   for _, x in ipairs(group) do amax = math.max(amax, math.abs(x)) end
   local scale = amax / 6
@@ -43,13 +43,13 @@ function show(group)
       x / scale, round(x / scale), round(x / scale) * scale))
   end
 end
-show { 0.3, -1.2, 0.04, 0.75 }]],
+in_group { 0.3, -1.2, 0.04, 0.75 }]],
     ask = { question = 'Now the same group has 12 in place of -1.2. What is read back for 0.75?',
       answer = 'round(0.75 / (12 / 6)) * (12 / 6)',
       hint = 'The scale is 12 / 6 = 2. What does 0.75 / 2 = 0.375 become?',
       working = [[
 0.375 is nearer to 0.5 than to 0, so 0.5 is stored, and 0.5 x 2 = 1 is read. The other two are lost altogether:]],
-      code = 'show { 0.3, 12, 0.04, 0.75 }' } },
+      code = 'in_group { 0.3, 12, 0.04, 0.75 }' } },
 
   { text = [[
 The scale takes space too, so it is kept small itself. The entries of V4.1 have an E4M3 scale for every 16 channels.

@@ -219,5 +219,7 @@ function Compressor:state_bytes() end
 function Compressor:rollback_bytes() end
 
 --- Frees it now. Any later use is an error.
+--- Example:
+---   kv.compressor({ ratio = 2, width = 1 }):free()  --> nil
 ---@return nil
 function Compressor:free() end

@@ -171,6 +171,9 @@ function Model:sequence(options) end
 --- Products with weights are done for all at once; each sequence reads its own caches. When it fails, no sequence has
 --- changed.
 --- Errors: a sequence of another model, freed, or twice in the list; out of pages; interrupted.
+--- Example:
+---   model = kv.model('mha', { hidden_size = 8, num_attention_heads = 2, head_dim = 4, vocab_size = 9 })
+---   model:decode({ model:sequence(), model:sequence() }, { 1, 2 }).shape[1]  --> 2
 ---@param seqs table  a list of Sequence
 ---@param tokens table|Tensor  one id for each
 ---@return Tensor logits  float32 {sequences, vocab_size}
@@ -213,6 +216,12 @@ function Sequence:fork() end
 --- Forgets the last n tokens.
 ---
 --- Errors: n beyond the rollback of the sequence, less what was taken back since as many tokens came.
+--- Example:
+---   model = kv.model('mha', { hidden_size = 8, num_attention_heads = 2, head_dim = 4, vocab_size = 9 })
+---   seq = model:sequence { rollback = 2 }
+---   seq:prefill { 1, 2, 3 }
+---   seq:rollback(2)
+---   #seq  --> 1
 ---@param n integer
 ---@return nil
 function Sequence:rollback(n) end
@@ -238,9 +247,20 @@ function Sequence:stats() end
 function Sequence:reads() end
 
 --- Sets what was read to 0.
+--- Example:
+---   model = kv.model('mha', { hidden_size = 8, num_attention_heads = 2, head_dim = 4, vocab_size = 9 })
+---   seq = model:sequence()
+---   seq:prefill { 1, 2, 3 }
+---   seq:reset()
+---   seq:reads().selected_bytes  --> 0
 ---@return nil
 function Sequence:reset() end
 
 --- Gives its pages back now. Any later step is an error.
+--- Example:
+---   model = kv.model('mha', { hidden_size = 8, num_attention_heads = 2, head_dim = 4, vocab_size = 9 })
+---   seq = model:sequence()
+---   seq:free()
+---   seq  --> kvlab.Sequence: 0 tokens, freed
 ---@return nil
 function Sequence:free() end

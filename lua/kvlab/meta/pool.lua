@@ -53,10 +53,14 @@ function Pool:stats() end
 function Pool:references(page) end
 
 --- Gives the pool up; its tables stay usable, and the memory goes with the last of them.
+--- Example:
+---   kv.pool(kv.record_named('v4-main'):plan()):free()  --> nil
 ---@return nil
 function Pool:free() end
 
 --- The same as Pool:free, for `local pool <close>`.
+--- Example:
+---   kv.pool(kv.record_named('v4-main'):plan()):close()  --> nil
 ---@return nil
 function Pool:close() end
 
@@ -178,10 +182,14 @@ function Table:pages() end
 function Table:stats() end
 
 --- Gives its pages back. Any later use of the table is an error.
+--- Example:
+---   kv.pool(kv.record_named('v4-main'):plan()):table():free()  --> nil
 ---@return nil
 function Table:free() end
 
 --- The same as Table:free, for `local table <close>`.
+--- Example:
+---   kv.pool(kv.record_named('v4-main'):plan()):table():close()  --> nil
 ---@return nil
 function Table:close() end
 
@@ -196,5 +204,9 @@ function Table:close() end
 function Counters:get() end
 
 --- Sets all counts to 0.
+--- Example:
+---   counters = kv.counters()
+---   counters:reset()
+---   counters:get().index_rows  --> 0
 ---@return nil
 function Counters:reset() end

@@ -36,6 +36,7 @@ function kv.record_named(name) end
 
 local Record = {}
 
+--- How one cache entry lies in bytes; an immutable value.
 ---@within Record
 --- Compiles the record for given widths. Plans are cached per record and widths and freed by the collector.
 ---
@@ -81,6 +82,7 @@ function Record:terms(dims) end
 
 local Plan = {}
 
+--- A record at given widths: what lies where in an entry and in a page. Record:plan makes it.
 ---@within Plan
 --- One entry as bytes. A plan has the fields name, channels, bytes (of an entry) = data_bytes + scale_bytes,
 --- page_entries, page_bytes (with padding), page_padding.

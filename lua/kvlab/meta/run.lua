@@ -72,11 +72,17 @@ function run.open(dir) end
 --- Takes the run for this process.
 ---
 --- Errors: the folder cannot be written.
+--- Example:
+---   run = kv.run.create { dir = os.tmpname() .. '.run', config = { width = 64 } }
+---   run:claim()  --> true
 ---@return boolean ok
 ---@return string? who  has it, when not ok
 function Run:claim() end
 
 --- Says that claim `number`, taken by the process that started this one, is for this process.
+--- Example:
+---   run = kv.run.create { dir = os.tmpname() .. '.run', config = { width = 64 } }
+---   run:claimed(1)  --> nil
 ---@param number integer
 ---@return nil nothing
 function Run:claimed(number) end
@@ -84,10 +90,19 @@ function Run:claimed(number) end
 --- A heartbeat; Run:log and Run:checkpoint give it too.
 ---
 --- Errors: the run was not claimed, or somebody has taken it over.
+--- Example:
+---   run = kv.run.create { dir = os.tmpname() .. '.run', config = { width = 64 } }
+---   run:claim()  --> true
+---   run:beat()  --> nil
 ---@return nil nothing
 function Run:beat() end
 
 --- Gives the run back, unfinished or not.
+--- Example:
+---   run = kv.run.create { dir = os.tmpname() .. '.run', config = { width = 64 } }
+---   run:claim()  --> true
+---   run:release()
+---   run:status()  --> stopped
 ---@return nil nothing
 function Run:release() end
 
@@ -95,22 +110,38 @@ function Run:release() end
 --- differs from the last attempt's.
 ---
 --- Errors: as Run:beat.
+--- Example:
+---   run = kv.run.create { dir = os.tmpname() .. '.run', config = { width = 64 } }
+---   run:claim()  --> true
+---   run:begin()
+---   #run:environments()  --> 1
 ---@param more? table  to be noted besides
 ---@return nil nothing
 function Run:begin(more) end
 
 --- What the attempts ran with.
+--- Example:
+---   run = kv.run.create { dir = os.tmpname() .. '.run', config = { width = 64 } }
+---   #run:environments()  --> 0
 ---@return table[] environments
 function Run:environments() end
 
 --- Appends a line to the metrics; `step` is what resuming goes by.
 ---
 --- Errors: a number that is NaN or infinite, with its step; as Run:beat.
+--- Example:
+---   run = kv.run.create { dir = os.tmpname() .. '.run', config = { width = 64 } }
+---   run:claim()  --> true
+---   run:log { step = 1, loss = 2.5 }
+---   run:metrics()[1].loss  --> 2.5
 ---@param record table  plain data
 ---@return nil nothing
 function Run:log(record) end
 
 --- The metrics so far. What was logged after the checkpoint from which a later attempt went on is left out.
+--- Example:
+---   run = kv.run.create { dir = os.tmpname() .. '.run', config = { width = 64 } }
+---   #run:metrics()  --> 0
 ---@return table[] records
 ---@return integer torn  lines that could not be read, as a crash leaves one
 function Run:metrics() end
@@ -119,6 +150,11 @@ function Run:metrics() end
 ---
 --- Options: step; tensors, { name = Tensor }; state, plain data.
 --- Errors: what the system says (a full disk leaves the earlier ones as they were); as Run:beat.
+--- Example:
+---   run = kv.run.create { dir = os.tmpname() .. '.run', config = { width = 64 } }
+---   run:claim()  --> true
+---   run:checkpoint { step = 10, tensors = { w = kv.ones(2) }, state = { best = 0.5 } }
+---   run:resume().step  --> 10
 ---@param options table
 ---@return nil nothing
 function Run:checkpoint(options) end
@@ -134,10 +170,17 @@ function Run:last() end
 --- metrics, and the one before is taken.
 ---
 --- Errors: as Run:beat.
+--- Example:
+---   run = kv.run.create { dir = os.tmpname() .. '.run', config = { width = 64 } }
+---   run:claim()  --> true
+---   run:resume()  --> nil
 ---@return table? checkpoint  { step =, state =, tensors =, damaged = texts }, or nil
 function Run:resume() end
 
 --- How the run stands: 'new', 'running', 'stopped' (nobody works on it), 'done' or 'failed'.
+--- Example:
+---   run = kv.run.create { dir = os.tmpname() .. '.run', config = { width = 64 } }
+---   run:status()  --> new
 ---@return string state
 ---@return any about  what done.json or failed.json says, or who works on it
 function Run:status() end
@@ -145,6 +188,11 @@ function Run:status() end
 --- Ends the run with its result.
 ---
 --- Errors: a metric that is NaN or infinite; as Run:beat.
+--- Example:
+---   run = kv.run.create { dir = os.tmpname() .. '.run', config = { width = 64 } }
+---   run:claim()  --> true
+---   run:finish { loss = 0.25 }
+---   run:status()  --> done
 ---@param metrics? table  the last line of the metrics when missing
 ---@return nil nothing
 function Run:finish(metrics) end
@@ -152,6 +200,11 @@ function Run:finish(metrics) end
 --- Ends the run as failed.
 ---
 --- Errors: as Run:beat.
+--- Example:
+---   run = kv.run.create { dir = os.tmpname() .. '.run', config = { width = 64 } }
+---   run:claim()  --> true
+---   run:fail 'the loss is NaN'
+---   run:status()  --> failed
 ---@param reason string
 ---@param more? table  to be noted besides
 ---@return nil nothing
@@ -160,6 +213,12 @@ function Run:fail(reason, more) end
 --- Puts the failure aside (failed-1.json, ...), so that the run goes on.
 ---
 --- Errors: it has not failed; as Run:beat.
+--- Example:
+---   run = kv.run.create { dir = os.tmpname() .. '.run', config = { width = 64 } }
+---   run:claim()  --> true
+---   run:fail 'the loss is NaN'
+---   run:retry()
+---   run:status()  --> running
 ---@return nil nothing
 function Run:retry() end
 
@@ -203,6 +262,8 @@ function sweep.points(experiment, options) end
 ---
 --- Options: dir ('runs/NAME'), jobs = 1, retry = false, budget (minutes), set, only, say = function(text).
 --- Errors: as kv.sweep.points; a folder that cannot be written. A point that fails is no error.
+--- Example:
+---   pcall(kv.sweep.run, '/nowhere/sweep.lua')  --> false
 ---@param file string
 ---@param options? table
 ---@return table result  points, done, before, failed, left, failures, stopped, dir

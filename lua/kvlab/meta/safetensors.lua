@@ -29,17 +29,33 @@ function safetensors.save(path, tensors, metadata) end
 
 local SafeTensors = {}
 
+--- An open file of tensors: its header is checked, data is read when it is asked for.
 ---@within SafeTensors
 --- The names of all tensors, in the order of their data.
+--- Example:
+---   path = os.tmpname()
+---   kv.safetensors.save(path, { x = kv.arange(3) }, { made = 'here' })
+---   file = kv.safetensors.open(path)
+---   file:names()[1]  --> x
 ---@return string[] names
 function SafeTensors:names() end
 
 --- True when the file has a tensor of that name.
+--- Example:
+---   path = os.tmpname()
+---   kv.safetensors.save(path, { x = kv.arange(3) }, { made = 'here' })
+---   file = kv.safetensors.open(path)
+---   file:has 'y'  --> false
 ---@param name string
 ---@return boolean yes
 function SafeTensors:has(name) end
 
 --- The type in the file ('BF16') and the shape.
+--- Example:
+---   path = os.tmpname()
+---   kv.safetensors.save(path, { x = kv.arange(3) }, { made = 'here' })
+---   file = kv.safetensors.open(path)
+---   file:info 'x'  --> I32
 ---@param name string
 ---@return string dtype
 ---@return integer[] shape
@@ -48,6 +64,11 @@ function SafeTensors:info(name) end
 --- Loads a tensor: floats as float32, integers and BOOL as int32.
 ---
 --- Errors: no such name; an I64 that int32 cannot hold; a BOOL that is not 0 or 1; a file that was cut meanwhile.
+--- Example:
+---   path = os.tmpname()
+---   kv.safetensors.save(path, { x = kv.arange(3) }, { made = 'here' })
+---   file = kv.safetensors.open(path)
+---   file:load 'x'  --> int32 {3} {0, 1, 2}
 ---@param name string
 ---@return Tensor t
 function SafeTensors:load(name) end
@@ -57,6 +78,11 @@ function SafeTensors:load(name) end
 --- file has only zeros) and the largest |t - file|. F64 is compared as it is.
 ---
 --- Errors: shapes differ.
+--- Example:
+---   path = os.tmpname()
+---   kv.safetensors.save(path, { x = kv.arange(3) }, { made = 'here' })
+---   file = kv.safetensors.open(path)
+---   file:compare('x', kv.arange(3))  --> 0.0
 ---@param name string
 ---@param t Tensor
 ---@return number relative
@@ -64,9 +90,19 @@ function SafeTensors:load(name) end
 function SafeTensors:compare(name, t) end
 
 --- The texts under __metadata__.
+--- Example:
+---   path = os.tmpname()
+---   kv.safetensors.save(path, { x = kv.arange(3) }, { made = 'here' })
+---   file = kv.safetensors.open(path)
+---   file:metadata().made  --> here
 ---@return table<string, string> metadata
 function SafeTensors:metadata() end
 
 --- Closes the file; loaded tensors stay. Using it afterwards is an error.
+--- Example:
+---   path = os.tmpname()
+---   kv.safetensors.save(path, { x = kv.arange(3) }, { made = 'here' })
+---   file = kv.safetensors.open(path)
+---   file:close()  --> nil
 ---@return nil nothing
 function SafeTensors:close() end

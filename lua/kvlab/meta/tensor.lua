@@ -118,6 +118,7 @@ function kv.permutation(n, seed) end
 
 local Tensor = {}
 
+--- A dense array of float32 or int32 with up to eight dimensions; docs/tensors.md.
 ---@within Tensor
 --- A view of a range of one dimension: first .. last, both included, every step-th. Negative counts from the end.
 ---

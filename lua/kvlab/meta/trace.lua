@@ -12,7 +12,7 @@ local kv, trace, Trace, Prefill = {}, {}, {}, {}
 --- Options, either of the first two:
 ---   tokens    ids; the last of them is decoded
 ---   position  the position that is decoded, from 0, after random inputs
----   widths    changes to those of the layout
+---   widths    changes to those of the layout; with hidden_size, all widths of one that has none
 ---   records   as Model:sequence takes them ('deployed')
 ---   seed = 1  of random weights and inputs
 ---   replay    for the prefill before the step, see Sequence:prefill
@@ -44,7 +44,7 @@ function kv.trace(what, options) end
 --- Errors: neither or both of tokens and length; replay without an encoder; weights that are too many.
 --- Source: DeepSeek-V4.1 report 3.2.2.
 --- Example:
----   kv.trace.prefill('swa | full reuse', { length = 8, replay = 2, widths = { hidden_size = 16, num_attention_heads = 2, head_dim = 8, qk_rope_head_dim = 4, q_lora_rank = 8, o_groups = 1, o_lora_rank = 8, index_n_heads = 2, index_head_dim = 8 } }).evaluations  --> 12
+---   kv.trace.prefill('swa | full reuse', { length = 8, replay = 2, widths = { hidden_size = 16, num_attention_heads = 2, head_dim = 8, qk_rope_head_dim = 4, q_lora_rank = 8, o_groups = 1, o_lora_rank = 8, index_n_heads = 2, index_head_dim = 8, index_topk = 2, sliding_window = 3 } }).evaluations  --> 12
 ---@param what Model|Layout|Layer|string
 ---@param options table
 ---@return Prefill prefill

@@ -79,9 +79,12 @@ function kv.adamw(parameters, options) end
 
 --- Keeps freed memory for this process instead of giving it back to the system. A program that trains calls it once: its
 --- steps take the same memory again and again, and become up to twice as fast. With glibc; elsewhere nothing happens.
+--- Example:
+---   kv.keep_memory()  --> nil
 ---@return nil
 function kv.keep_memory() end
 
+--- What operations on Vars record, so that gradients can be computed backwards.
 ---@within Tape
 
 --- A Var of a tensor, which stays the caller's, like its gradient.
@@ -108,15 +111,23 @@ function Tape:op(options) end
 --- Adds the gradients of factor * loss to all Vars of Tape:var, and consumes the tape: what it recorded is freed.
 ---
 --- Errors: loss has more than one element; the tape is consumed already.
+--- Example:
+---   tape = kv.tape()
+---   x = tape:var(kv.ones(3))
+---   tape:backward((x * x):sum())
+---   x.grad  --> float32 {3} {2, 2, 2}
 ---@param loss Var
 ---@param factor? number  1
 ---@return nil
 function Tape:backward(loss, factor) end
 
 --- Frees what the tape recorded, without gradients. Closing a tape does the same.
+--- Example:
+---   kv.tape():free()  --> nil
 ---@return nil
 function Tape:free() end
 
+--- An optimizer: decoupled weight decay, clipping, and a state for every parameter.
 ---@within AdamW
 
 --- What a checkpoint needs beside the parameters: the moments, and how often each parameter was stepped.

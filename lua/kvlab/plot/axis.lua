@@ -10,6 +10,8 @@ class.__index = class
 
 local ROUND <const> = { 1, 2, 5, 10 }
 
+local TINY <const> = 1e-290 -- a span that can still be cut into steps
+
 local function exponent(x) return math.floor(math.log(x, 10) + 1e-12) end
 
 -- The round step that is at least `step`: 1, 2 or 5 times a power of ten.
@@ -31,22 +33,24 @@ local function round_down(x)
 end
 local round_up = round_step
 
--- axis.new { low =, high =, scale = 'linear' | 'log', label =, ends = 'round' | 'exact' }: an axis over the values low
--- to high. With round ends a linear one begins and ends at a tick of about 8, a logarithmic one at 1, 2 or 5.
+-- axis.new { low =, high =, scale = 'linear' | 'log', label =, ends = 'round' | 'exact', whole = true }: an axis over
+-- the values low to high, which may all be whole. With round ends a linear one begins and ends at a tick of about 8, a
+-- logarithmic one at 1, 2 or 5.
 function axis.new(o)
-  local self = setmetatable({ scale = o.scale or 'linear', label = o.label or '' }, class)
+  local self = setmetatable({ scale = o.scale or 'linear', label = o.label or '', whole = o.whole }, class)
   local low, high = o.low, o.high
   if self.scale == 'log' then
-    if low == high then low, high = low / 2, high * 2 end
+    low, high = math.max(TINY, math.min(low, 1e300)), math.max(TINY, math.min(high, 1e300))
+    if high <= low * (1 + 1e-9) then low, high = low / 2, high * 2 end
     if o.ends ~= 'exact' then low, high = round_down(low), round_up(high) end
-    self.low, self.high = math.max(low, 1e-300), math.min(high, 1e300)
+    self.low, self.high = low, high
     self.first, self.span = math.log(self.low), math.log(self.high) - math.log(self.low)
     return self
   end
-  low, high = math.max(low, -1e300), math.min(high, 1e300)
+  low, high = math.max(-1e300, math.min(low, 1e300)), math.max(-1e300, math.min(high, 1e300))
   local middle = math.max(math.abs(low), math.abs(high))
-  if high - low <= middle * 1e-12 then -- one value: some room around it
-    local room = middle > 0 and middle / 10 or 1
+  if high - low <= middle * 1e-12 or high - low < TINY then -- one value: some room around it
+    local room = middle > 0 and math.max(middle / 10, TINY) or 1
     low, high = low - room, high + room
   end
   if o.ends ~= 'exact' then
@@ -69,8 +73,9 @@ function class:value(place)
   return self.scale == 'log' and math.exp(x) or x
 end
 
-local function linear_places(low, high, count)
+local function linear_places(low, high, count, whole)
   local step = round_step((high - low) / count)
+  if whole then step = math.max(1, step) end
   local places = {}
   for i = math.ceil(low / step - 1e-6), math.floor(high / step + 1e-6) do places[#places + 1] = i * step end
   return places, step
@@ -78,13 +83,12 @@ end
 
 -- Powers of ten, every one or every few; with 2 and 5 between them when there are few.
 local function log_places(low, high, count)
-  local first, last = exponent(low * (1 - 1e-9)), exponent(high * (1 + 1e-9))
-  local every = math.max(1, math.ceil((last - first) / count))
-  local sets = { every }
-  if (last - first) * 3 <= count then sets = { 1, { 1, 2, 5 } } end
+  local first, last = math.ceil(math.log(low, 10) - 1e-9), exponent(high * (1 + 1e-9))
+  local every, steps = math.max(1, math.ceil((last - first) / count)), { 1 }
+  if (last - first) * 3 <= count then first, steps = first - 1, { 1, 2, 5 } end
   local places = {}
-  for k = first, last, sets[1] do
-    for _, m in ipairs(sets[2] or { 1 }) do
+  for k = first, last, every do
+    for _, m in ipairs(steps) do
       local x = m * 10.0 ^ k
       if x >= low * (1 - 1e-9) and x <= high * (1 + 1e-9) then places[#places + 1] = x end
     end
@@ -113,7 +117,7 @@ function class:ticks(count)
     end
     return out, 0
   end
-  local places, step = linear_places(self.low, self.high, count)
+  local places, step = linear_places(self.low, self.high, count, self.whole)
   local power = 0
   if largest >= 1e6 or largest < 1e-3 then power = exponent(largest) // 3 * 3 end
   local unit = 10.0 ^ power

@@ -13,6 +13,8 @@ local FILLS = { utf8 = { '█', '▒', '▚', '·' }, ascii = { '#', '=', '+', '
 
 local OPTIONS = { 'title', 'unit', 'rows', 'scale', 'parts', 'width', 'ascii', 'from', 'upto', 'note', 'file' }
 
+local LARGEST <const> = 1e290
+
 -- --- the data ---------------------------------------------------------------------------------------------------
 
 -- The rows as { label =, parts =, total =, text =, notes =, mark = }.
@@ -26,8 +28,9 @@ local function read(o)
     local row = { label = screen.clean(given[1]), parts = {}, total = 0, mark = given.mark, notes = {} }
     local parts = screen.list(given[2])
     for k, part in ipairs(type(parts) == 'table' and parts or { parts == nil and 'nothing' or parts }) do
-      if type(part) ~= 'number' or not finite(part) or part < 0 then
-        problem('plot.bars', 'row %d (%s): expected values of 0 or more, got %s', i, row.label, tostring(part))
+      if type(part) ~= 'number' or not finite(part) or part < 0 or part > LARGEST then
+        problem('plot.bars', 'row %d (%s): expected values of 0 or more (to 1e290), got %s', i, row.label,
+          tostring(part))
       end
       row.parts[k], row.total = part, row.total + part
     end
@@ -58,7 +61,7 @@ local function axis_of(rows, o)
   if o.scale ~= 'log' then
     return axis.new { low = 0, high = high > 0 and high or 1, label = label, ends = 'exact' }
   end
-  local first = low < math.huge and math.floor(math.log(low, 10) + 1e-12) or 0
+  local first = low < math.huge and math.max(-290, math.floor(math.log(low, 10) + 1e-12)) or 0
   local last = math.max(first + 1, math.ceil(math.log(math.max(high, 1e-300), 10) - 1e-12))
   return axis.new { low = 10.0 ^ first, high = 10.0 ^ last, scale = 'log', label = label, ends = 'exact' }
 end

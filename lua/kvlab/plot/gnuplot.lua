@@ -26,8 +26,15 @@ function gnuplot.check_file(path, where)
   end
 end
 
--- A text in a script. Inside single quotes gnuplot looks for nothing but another one, which stands in double quotes.
-function gnuplot.quote(text) return "'" .. screen.clean(text):gsub("'", [['."'".']]) .. "'" end
+-- A text in a script: in single quotes, where nothing has a meaning. But gnuplot looks for `commands` and @macros
+-- before it looks for quotes, and loses count of these; so what could mean something stands as its code between parts.
+function gnuplot.quote(text)
+  local function code(c) return ([['."\%03o".']]):format(c:byte()) end
+  return "'" .. screen.clean(text):gsub('[\'"`@\\]', code) .. "'"
+end
+
+-- The same for labels of points, where a backslash needs another one.
+function gnuplot.point_label(text) return gnuplot.quote((text:gsub('\\', '\\\\'))) end
 
 function gnuplot.number(x)
   return x ~= x and 'NaN' or ('%.17g'):format(math.max(-1e300, math.min(1e300, x)))

@@ -63,7 +63,7 @@ local function range(rows, o)
   end
   if low > high then problem('plot.heat', 'from = %g is above upto = %g', low, high) end
   if o.scale == 'log' and low <= 0 then problem('plot.heat', 'from = %g: expected more than 0 on a log scale', low) end
-  return axis.new { low = low, high = high, scale = o.scale, ends = 'exact' }
+  return axis.new { low = low, high = high, scale = o.scale, label = o.unit and screen.clean(o.unit), ends = 'exact' }
 end
 
 -- Every n-th label, those of the first rows or columns of blocks.
@@ -134,7 +134,7 @@ end
 -- What the shades mean.
 local function shade_legend(o, ramp, shades)
   local function value(place) return ('%.3g'):format(shades:value(place)) end
-  local unit = (o.unit and ' ' .. screen.clean(o.unit) or '') .. (shades.scale == 'log' and ', log scale' or '')
+  local unit = (shades.label ~= '' and ' ' .. shades.label or '') .. (shades.scale == 'log' and ', log scale' or '')
   if o.digits then return { ('0 to 9: %s to %s%s, in ten equal steps'):format(value(0), value(1), unit) } end
   local parts = { 'from' }
   for i, char in ipairs(ramp) do parts[i + 1] = ('%s %s'):format(char, value((i - 1) / #ramp)) end
@@ -203,8 +203,12 @@ local function text(o, rows, shades, row_labels, columns, marks)
   if blank then legend[#legend + 1] = 'blank: no value' end
   if outside then legend[#legend + 1] = 'values outside are shown as the nearest shade' end
   if #legend > 0 then add(legend) end
-  if down > 1 or across > 1 then add { ('a character is the mean of %d x %d values'):format(down, across) } end
-  if o.note then add { screen.clean(o.note) } end
+  local binned_note = ('a character is the mean of %d x %d values'):format(down, across)
+  local notes = { (down > 1 or across > 1) and binned_note or nil }
+  if o.note then notes[#notes + 1] = screen.clean(o.note) end
+  for _, note in ipairs(notes) do
+    for _, line in ipairs(screen.words(note, total - #indent)) do lines[#lines + 1] = indent .. line end
+  end
   return table.concat(lines, '\n')
 end
 

@@ -120,14 +120,17 @@ local function axes(list, o)
       low[k], high[k] = math.min(low[k], value), math.max(high[k], value)
     end
   end
+  local whole = true
   each_point(list, function(p)
     add(1, p[1])
+    whole = whole and p[1] == math.floor(p[1])
     for k = 2, 4 do add(2, p[k]) end
   end)
   if low[1] > high[1] then problem('plot.line', 'no series has a point that can be drawn') end
   add(2, o.from)
   add(2, o.upto)
-  return axis.new { low = low[1], high = high[1], scale = o.xscale, label = o.x and screen.clean(o.x), ends = 'exact' },
+  return axis.new { low = low[1], high = high[1], scale = o.xscale, label = o.x and screen.clean(o.x), whole = whole,
+    ends = 'exact' },
     axis.new { low = low[2], high = high[2], scale = o.scale, label = o.y and screen.clean(o.y) }
 end
 

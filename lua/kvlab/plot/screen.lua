@@ -1,24 +1,17 @@
 -- plot/screen.lua: what pictures of text have in common: characters, widths, labels, and where values come from.
-local core = require 'kvlab.core'
 local ops = require 'kvlab.ops'
 local tape = require 'kvlab.tape'
+local terminal = require 'kvlab.terminal'
 
 local screen = {}
 
 -- UTF-8 when the locale can show it, ASCII otherwise; the option `ascii` decides when it is given.
 function screen.ascii(option)
   if option ~= nil then return option and true or false end
-  local locale = os.getenv('LC_ALL') or os.getenv('LC_CTYPE') or os.getenv('LANG') or ''
-  return locale:lower():find('utf%-?8') == nil
+  return not terminal.utf8()
 end
 
--- The columns of the terminal: COLUMNS, what the terminal says, or 80.
-function screen.columns()
-  local said = math.tointeger(tonumber(os.getenv('COLUMNS') or ''))
-  return math.max(20, math.min(said and said > 0 and said or core.base.columns() or 80, 1000))
-end
-
-function screen.width(text) return utf8.len(text) or #text end
+screen.columns, screen.width = terminal.columns, terminal.width
 
 -- A label as one line of valid UTF-8: it must not break a picture, nor the file that it is written to.
 function screen.clean(value)

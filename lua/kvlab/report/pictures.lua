@@ -9,8 +9,8 @@ local MOST <const> = 8 -- curves in a picture
 
 -- --- curves -----------------------------------------------------------------------------------------------------
 
--- What says where a run is, rather than how well it does.
-local PLACES = { step = true, steps = true, epoch = true, seconds = true, tokens = true, time = true }
+-- What says where a run is and how fast, rather than how well it does: drawn when it is asked for.
+local ASIDE = { epoch = true, seconds = true, time = true, tokens = true, tokens_per_second = true, lr = true }
 
 -- What the run logged: { metric = { { step, value }, ... } }. A record without a step counts on.
 local function logged(r)
@@ -18,7 +18,7 @@ local function logged(r)
   for i, record in ipairs((r:metrics())) do
     local step = type(record.step) == 'number' and record.step or i
     for metric, value in pairs(record) do
-      if type(value) == 'number' and not PLACES[metric] then
+      if type(value) == 'number' and metric ~= 'step' then
         out[metric] = out[metric] or {}
         table.insert(out[metric], { step, value })
       end
@@ -84,7 +84,8 @@ function pictures.curves(result)
     end
   end
   local function rank(name)
-    return name == result.quality and 1 or name:find('loss') and 2 or name:find('acc') and 3 or 4
+    if name == result.quality then return 1 end
+    return ASIDE[name] and 5 or name:find('loss') and 2 or name:find('acc') and 3 or 4
   end
   table.sort(names, function(a, b)
     if rank(a) ~= rank(b) then return rank(a) < rank(b) end
@@ -153,7 +154,9 @@ function pictures.metric_curves(result, wanted)
   end
   local list = {}
   for i, name in ipairs(names) do
-    if type(wanted) == 'table' or i <= wanted then list[i] = pictures.curve_plot(result, name, all[name]) end
+    if type(wanted) == 'table' or i <= wanted and (not ASIDE[name] or name == result.quality) then
+      list[#list + 1] = pictures.curve_plot(result, name, all[name])
+    end
   end
   return list
 end
