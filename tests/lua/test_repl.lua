@@ -340,7 +340,7 @@ function TestTerminal:test_a_lesson()
   s:type('mine = 1000 * 1001 // 2\n', 'kvlab> ')
   s:type('answer(mine)\n', 'Right.', '[cache 2/8: next; back, again, quit]', 'kvlab> ')
   s:type('back\n', '[cache 1/8: ', 'kvlab> ')
-  s:type('while true do end\n')
+  s:type('print(6 * 7) while true do end\n', '42')
   s:type('\3', 'interrupted', 'kvlab> ') -- and the lesson goes on
   s:type('next\n', '[cache 2/8: ', 'kvlab> ')
   s:type('quit\n', "lesson 'cache' goes on at step 2.", 'kvlab> ')
