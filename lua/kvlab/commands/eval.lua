@@ -18,6 +18,7 @@ local command = {
 three ways: whole sequences in float32, whole sequences whose rows pass through the records, and token by token
 through caches that hold these records. The last two agree up to rounding; their difference to the first is what
 storing costs. RUN is the folder of a run, or a folder with only one.]],
+  example = 'kvlab eval runs/where-full --records f32 --records mxfp4',
   options = {
     { 'records', 'NAME', 'instead of those of the run: a record, own, deployed, or main=NAME,index=NAME,window=NAME;'
       .. ' may be given again', many = true },

@@ -11,6 +11,7 @@ local command = {
   text = [[Goes on with a prompt, token by token, through caches in the records of the run. Text of a run on text; other
 tasks take and give ids (without a prompt: a validation row up to its first question). RUN is the folder of a run, or a
 folder with only one.]],
+  example = 'kvlab sample runs/nanogpt-char --prompt ROMEO:',
   options = {
     { 'prompt', 'TEXT', 'what to go on with (text: an empty line)' },
     { 'tokens', 'N', 'how many to write (200 of text, otherwise to the length of a row)' },

@@ -17,6 +17,7 @@ local command = {
 one point. The run gets a folder of its own, DIR/ID, with settings, metrics and checkpoints; the id follows from the
 settings. Ctrl-C and SIGTERM leave a checkpoint, and the same command goes on from it: the result is the same to the
 bit. A run that is done is not done again. Folders are those of kvlab sweep, and kvlab report reads them.]],
+  example = "kvlab train experiments/where-full/run.lua --only 'mha*2 seed=1'",
   options = {
     { 'set', 'KEY=VALUE', 'a setting, also inside tables (optimiser.lr=0.01); may be given again', many = true },
     { 'only', 'PATTERN', 'the point whose settings contain this text, or whose id begins so' },
