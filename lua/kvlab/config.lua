@@ -153,6 +153,33 @@ function config.set(values, path, value)
   at[parts[#parts]] = value
 end
 
+-- config.value(values, 'optimiser.lr') -> the setting of that name, also inside tables.
+function config.value(values, path)
+  if values[path] ~= nil then return values[path] end
+  local at = values
+  for part in path:gmatch('[^.]+') do
+    if type(at) ~= 'table' then return nil end
+    at = at[part]
+  end
+  return at
+end
+
+-- config.leaves(values) -> the settings as { ['optimiser.lr'] = 0.01, ... }. Lists, layouts and records stay whole.
+function config.leaves(values)
+  local out = {}
+  local function add(inner, prefix)
+    for key, value in pairs(inner) do
+      if type(value) == 'table' and #value == 0 and next(value) ~= nil and not value.layout and not value.fields then
+        add(value, prefix .. key .. '.')
+      else
+        out[prefix .. key] = value
+      end
+    end
+  end
+  add(values, '')
+  return out
+end
+
 -- config.assignment('key=value') -> key, value. Numbers, true, false and JSON are read as such, all else is text.
 function config.assignment(text)
   local key, word = text:match('^([%w_.-]+)=(.*)$')
@@ -167,7 +194,7 @@ end
 function config.label(values, keys)
   local parts = {}
   for _, key in ipairs(keys) do
-    local value = values[key]
+    local value = config.value(values, key)
     if type(value) == 'table' then value = value.layout or json.encode(value) end
     local text = math.type(value) == 'float' and ('%.6g'):format(value) or tostring(value)
     parts[#parts + 1] = ('%s=%s'):format(key, text:find('%s') and ('[%s]'):format(text) or text)

@@ -14,6 +14,7 @@
 --   timeout   seconds of one run
 --   memory    bytes that tensors and caches of one run may take, or a text such as '2GB'
 --   estimate  function(config) -> seconds
+--   parameters  function(config) -> how many the model has
 local config = require 'kvlab.config'
 local core = require 'kvlab.core'
 local layout = require 'kvlab.layout'
@@ -23,8 +24,8 @@ local record = require 'kvlab.record'
 local experiment = {}
 
 local KEYS = { 'name', 'point', 'worker', 'version', 'defaults', 'fixed', 'vary', 'seeds', 'measure', 'better', 'cost',
-  'within', 'by', 'timeout', 'memory', 'estimate', 'resolve' }
-local FROM_WORKER = { 'point', 'defaults', 'resolve', 'estimate' }
+  'within', 'by', 'timeout', 'memory', 'estimate', 'parameters', 'resolve' }
+local FROM_WORKER = { 'point', 'defaults', 'resolve', 'estimate', 'parameters' }
 local MOST <const> = 100000 -- points: an iterator that never ends is a mistake
 
 local function fail(E, text, ...) error(('experiment %s: %s'):format(E.name or '?', text:format(...)), 0) end
@@ -169,7 +170,7 @@ function experiment.check(t)
     end
   end
   if type(E.point) ~= 'function' then fail(E, 'point is missing: a function(run) that returns metrics') end
-  for _, key in ipairs { 'estimate', 'resolve' } do check_function(E, key) end
+  for _, key in ipairs { 'estimate', 'parameters', 'resolve' } do check_function(E, key) end
   E.version = opts.whole(E.version or 1, 1, 'experiment: version')
   if E.timeout ~= nil and not (type(E.timeout) == 'number' and E.timeout > 0) then
     fail(E, 'timeout is %s, expected seconds above 0', tostring(E.timeout))
@@ -250,7 +251,7 @@ end
 local function varying(points, by)
   local first, keys, seen = {}, {}, {}
   for _, point in ipairs(points) do
-    for key, value in pairs(point.config) do
+    for key, value in pairs(config.leaves(point.config)) do
       local text = config.canonical { value }
       if first[key] == nil then first[key] = { text, 1 }
       elseif first[key][1] ~= text then seen[key] = true
@@ -272,6 +273,16 @@ local function matches(pattern, text)
   return text:find(lua) ~= nil
 end
 
+-- Puts the settings of `from` into `into`; 'optimiser.lr' is one inside a table.
+local function put(into, from)
+  local inner = {}
+  for key, value in pairs(from) do
+    if type(key) == 'string' and key:find('.', 1, true) then inner[#inner + 1] = key else into[key] = value end
+  end
+  table.sort(inner)
+  for _, key in ipairs(inner) do config.set(into, key, from[key]) end
+end
+
 -- experiment.points(E [, { set = { 'key=value', ... }, only = pattern }]) -> list of { id =, config =, label = } in the
 -- order of the file, and the keys that vary. Points that are the same after resolving stand once.
 function experiment.points(E, options)
@@ -284,8 +295,8 @@ function experiment.points(E, options)
     end
     if #settings == MOST then fail(E, 'more than %d points', MOST) end
     local copy = {}
-    for key, value in pairs(E.fixed or {}) do copy[key] = value end
-    for key, value in pairs(point) do copy[key] = value end
+    put(copy, E.fixed or {})
+    put(copy, point)
     settings[#settings + 1] = copy
   end)
   if not ok then fail(E, 'after %d points: %s', #settings, tostring(problem)) end
@@ -302,12 +313,15 @@ function experiment.points(E, options)
     end
   end
   local points, seen = {}, {}
-  for _, one in ipairs(settings) do
+  for i, one in ipairs(settings) do
     for _, seed in ipairs(one.seed and { one.seed } or seeds) do
       local copy = {}
       for key, value in pairs(one) do copy[key] = value end
       copy.seed = seed
-      local values = resolved(E, copy)
+      local right, values = pcall(resolved, E, copy)
+      if not right then
+        error(#settings > 1 and ('point %d: %s'):format(i, tostring(values)) or values, 0)
+      end
       local id = config.id(values)
       if not seen[id] then
         seen[id] = true

@@ -5,8 +5,8 @@ local recipe = require 'kvlab.recipe'
 local extend = {}
 
 -- extend.with(own, complete) -> defaults, resolve: for an experiment of which some settings are its own. `own` has
--- their
--- defaults; complete(c, own) fills the settings of the training in from them. Both are in the configuration of a run.
+-- their defaults; complete(c, own) fills the settings of the training in from them. Both are in the configuration of a
+-- run.
 function extend.with(own, complete)
   local defaults = {}
   for key, value in pairs(recipe.defaults) do defaults[key] = value ~= config.required and value end

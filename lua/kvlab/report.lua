@@ -3,6 +3,7 @@
 -- Only what is done counts; the folder may be worked on meanwhile. What a layout costs is computed from the settings
 -- (kvlab.cost), not taken from the runs. The forms in which a report is shown are in report/*.lua.
 local collect = require 'kvlab.report.collect'
+local config = require 'kvlab.config'
 local opts = require 'kvlab.options'
 local rows = require 'kvlab.report.rows'
 
@@ -14,6 +15,7 @@ local function keys_of(runs, by)
   local known, list = {}, {}
   for _, one in ipairs(runs) do
     for key in pairs(one.config) do known[key] = true end
+    for key in pairs(config.leaves(one.config)) do known[key] = true end
   end
   for key in pairs(known) do list[#list + 1] = key end
   table.sort(list)

@@ -15,7 +15,7 @@ local evaluate = require 'kvlab.evaluate'
 local opts = require 'kvlab.options'
 local recipe = require 'kvlab.recipe'
 
-local trainer = { defaults = recipe.defaults, resolve = recipe.resolve }
+local trainer = { defaults = recipe.defaults, resolve = recipe.resolve, parameters = recipe.parameters }
 
 local class = {}
 local meta = { __index = class, __name = 'kvlab.Training' }
@@ -257,6 +257,7 @@ function trainer.point(run, observe)
       saved = self.step
     end
     self:advance()
+    run:beat()
   end
   if self.step ~= saved then self:save(run) end
   saved = self.step

@@ -232,6 +232,7 @@ static int base_interruptible(lua_State *L) {
 
 /* hold_interrupts(held) -> a value to be closed: until then Ctrl-C reaches nothing (true), or again
  * what runs meanwhile (false). What came in between is noticed afterwards. Nests. */
+#define INTERRUPT_HOLD "kvlab.InterruptHold"
 typedef struct interrupt_hold {
     sig_atomic_t armed;
     bool held, open; /* what was before; still to be closed */
@@ -248,7 +249,7 @@ static void set_interrupt_hold(sig_atomic_t armed, bool held) {
 }
 
 static int interrupt_hold_close(lua_State *L) {
-    interrupt_hold *hold = lua_touserdata(L, 1);
+    interrupt_hold *hold = luaL_checkudata(L, 1, INTERRUPT_HOLD);
     if (hold->open) set_interrupt_hold(hold->armed, hold->held);
     hold->open = false;
     return 0;
@@ -256,12 +257,11 @@ static int interrupt_hold_close(lua_State *L) {
 
 static int base_hold_interrupts(lua_State *L) {
     bool held = lua_toboolean(L, 1);
+    /* The hook would raise on the way out, before there is a variable to be closed. */
+    if (!held && interrupt_state && interrupt_unanswered) return raise_interrupt(L);
     interrupt_hold *hold = lua_newuserdatauv(L, sizeof *hold, 0);
     hold->open = false;
-    lua_createtable(L, 0, 1);
-    lua_pushcfunction(L, interrupt_hold_close);
-    lua_setfield(L, -2, "__close");
-    lua_setmetatable(L, -2);
+    luaL_setmetatable(L, INTERRUPT_HOLD);
     hold->armed = interrupt_armed;
     hold->held = kvl_cancel_hold(held);
     hold->open = true;
@@ -414,5 +414,11 @@ static const luaL_Reg base_funcs[] = {{"live_bytes", base_live_bytes},
                                       {NULL, NULL}};
 
 void kvl_open_base(lua_State *L) {
+    luaL_newmetatable(L, INTERRUPT_HOLD);
+    lua_pushcfunction(L, interrupt_hold_close);
+    lua_setfield(L, -2, "__close");
+    lua_pushliteral(L, INTERRUPT_HOLD);
+    lua_setfield(L, -2, "__metatable");
+    lua_pop(L, 1);
     kvl_open_part(L, "base", base_funcs);
 }

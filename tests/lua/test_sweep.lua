@@ -118,6 +118,17 @@ function TestPoints:test_set_and_only()
   check.fails('KEY=VALUE', points, t, { set = { 'c' } })
 end
 
+-- Settings inside tables, by themselves.
+function TestPoints:test_settings_in_tables()
+  local list, keys = points { fixed = { o = { lr = 1, b = 2 }, ['o.decay'] = 3 },
+    vary = { ['o.lr'] = { 5, 6 }, a = { { x = 1, y = { 7 } }, { x = 2, y = { 7 } } } } }
+  lu.assertEquals(keys, { 'a.x', 'o.lr' })
+  lu.assertEquals({ list[1].label, list[1].config.o }, { 'a.x=1 o.lr=5', { lr = 5, b = 2, decay = 3 } })
+  lu.assertEquals(list[4].label, 'a.x=2 o.lr=6')
+  check.fails({ "'o'", 'no table' }, points, { fixed = { o = 1 }, vary = { ['o.lr'] = { 1 } } })
+  check.fails({ 'point 2', "'b'" }, points, { defaults = { o = { a = 1 } }, vary = { { ['o.a'] = 1 }, { ['o.b'] = 1 } } })
+end
+
 function TestPoints:test_mistakes()
   check.fails({ "'widht'", "did you mean 'width'" }, points, { defaults = { width = 1 }, vary = { widht = { 1 } } })
   check.fails({ "'vari'", "did you mean 'vary'" }, points, { vari = {} })

@@ -80,6 +80,65 @@ function TestSystem:test_interrupts_everywhere()
   lu.assertEquals({ code, out }, { 0, ('false\tinterrupted\n'):rep(3) })
 end
 
+-- What is held hears of a signal afterwards, in Lua and in kernels; what is let through meanwhile at once.
+function TestSystem:test_interrupts_can_be_held()
+  local script = check.write [[
+    local base, kv = require('kvlab.core').base, require 'kvlab'
+    local pid, x = require('kvlab.core').system.pid(), kv.ones(8, 8)
+    local function signal() io.popen('kill -INT ' .. pid):close() end
+    base.catch_interrupts()
+    print(pcall(function()
+      do
+        local held <close> = base.hold_interrupts(true)
+        do
+          local inner <close> = base.hold_interrupts(true)
+          signal()
+          x:matmul(x):free()
+        end
+        print('held', base.interrupted())
+        for _ = 1, 2 do -- one that came before, one that comes now
+          print(pcall(function()
+            local open <close> = base.hold_interrupts(false)
+            signal()
+            print 'not reached'
+          end))
+        end
+        signal()
+        for _ = 1, 1000 do x:matmul(x):free() end
+        print 'still held'
+      end
+      print 'not reached'
+    end))
+    print(pcall(function()
+      signal()
+      print 'not reached'
+    end))
+  ]]
+  local code, out = check.sh('lua5.4 ' .. script)
+  os.remove(script)
+  lu.assertEquals(code, 0)
+  lu.assertEquals(out, 'held\ttrue\n' .. ('false\tinterrupted\n'):rep(2) .. 'still held\n'
+    .. ('false\tinterrupted\n'):rep(2))
+end
+
+-- A limit of one's own counts all that the core hands out, however small.
+function TestSystem:test_limit_of_memory()
+  local kv = require 'kvlab'
+  base.limit_memory(1 << 20)
+  lu.assertEquals(base.memory_limit(), 1 << 20)
+  local list = {}
+  local ok, problem = pcall(function()
+    for i = 1, 1000 do list[i] = kv.zeros(1024) end
+  end)
+  base.limit_memory(0)
+  lu.assertFalse(ok)
+  lu.assertStrContains(problem, 'the limit is')
+  lu.assertTrue(#list > 240 and #list <= 256)
+  for _, t in ipairs(list) do t:free() end
+  lu.assertTrue(base.memory_limit() > 1 << 20)
+  lu.assertFalse((pcall(base.limit_memory, -1)))
+end
+
 function TestSystem:test_interrupts_reach_watched_coroutines()
   local code, out = interrupted [[
     base.catch_interrupts(false)

@@ -319,7 +319,7 @@ function TestSweeps:test_worker_and_memory()
   put(file, (text_of(file):gsub('100kB', '1GB')))
   good(('sweep %s --dir %s --retry failed'):format(file, dir))
   local list = kv.json.decode((good(('sweep %s --dry-run --json'):format(file)))).points
-  lu.assertTrue(list[1].minutes > 0 and list[1].bytes_per_token > 0)
+  lu.assertTrue(list[1].minutes > 0 and list[1].parameters > 1000 and list[1].bytes_per_token > 0)
   check.fails('memory is lots', kv.sweep.points, { name = 'x', point = print, memory = 'lots' })
   check.fails('memory is 0', kv.sweep.points, { name = 'x', point = print, memory = 0 })
 end

@@ -74,19 +74,19 @@ local function dry_run(E, points, dir, jobs, as_json)
   local states = {}
   for i, point in ipairs(points) do states[i] = state_of(dir, point) end
   local estimate = estimator(E, points, states)
-  local rows = { { 'id', 'settings', 'state', 'bytes/token', 'bytes read', 'multiply-adds', 'minutes' } }
+  local rows = { { 'id', 'settings', 'state', 'parameters', 'bytes/token', 'bytes read', 'multiply-adds', 'minutes' } }
   local items, left, known = {}, 0, true
   for i, point in ipairs(points) do
     local c = cost.of(point.config) or {}
-    local seconds = estimate(point)
+    local seconds, parameters = estimate(point), E.parameters and E.parameters(point.config)
     if states[i].state ~= 'done' then
       left, known = left + (seconds or 0), known and seconds ~= nil
     end
-    rows[i + 1] = { point.id, point.label, states[i].state, big(c.bytes_per_token), big(c.read_bytes), big(c.flops),
-      seconds and ('%.2f'):format(seconds / 60) or '-' }
+    rows[i + 1] = { point.id, point.label, states[i].state, big(parameters), big(c.bytes_per_token),
+      big(c.read_bytes), big(c.flops), seconds and ('%.2f'):format(seconds / 60) or '-' }
     items[i] = json.object { { 'id', point.id }, { 'label', point.label }, { 'settings', point.config },
-      { 'state', states[i].state }, { 'bytes_per_token', c.bytes_per_token }, { 'read_bytes', c.read_bytes },
-      { 'flops', c.flops }, { 'minutes', seconds and seconds / 60 } }
+      { 'state', states[i].state }, { 'parameters', parameters }, { 'bytes_per_token', c.bytes_per_token },
+      { 'read_bytes', c.read_bytes }, { 'flops', c.flops }, { 'minutes', seconds and seconds / 60 } }
   end
   if as_json then
     print(json.encode({ points = json.array(items) }, { indent = 2 }))

@@ -18,14 +18,17 @@ local function add_environments(seen, r, all)
     all[json.encode(environment)] = environment
     for _, key in ipairs { 'commit', 'kvlab', 'experiment' } do
       local value = environment[key] or (key == 'commit' and 'no commit' or nil)
-      if value then seen[key][value] = true end
+      if value then
+        value = key == 'kvlab' and value or value:sub(1, 12)
+        seen[key][key == 'commit' and environment.modified and value .. '+' or value] = true -- '+': files were modified
+      end
     end
   end
 end
 
 local function names_of(set)
   local list = {}
-  for name in pairs(set) do list[#list + 1] = name:sub(1, 12) end
+  for name in pairs(set) do list[#list + 1] = name end
   table.sort(list)
   return list
 end

@@ -9,8 +9,9 @@ local rows = {}
 function rows.varying(runs)
   local first, differs = nil, {}
   for _, one in ipairs(runs) do
-    first = first or one.config
-    for _, pair in ipairs { { one.config, first }, { first, one.config } } do
+    local leaves = config.leaves(one.config)
+    first = first or leaves
+    for _, pair in ipairs { { leaves, first }, { first, leaves } } do
       for key, value in pairs(pair[1]) do
         local other = pair[2][key]
         if other == nil or json.encode { value } ~= json.encode { other } then differs[key] = true end
@@ -39,7 +40,7 @@ function rows.group(runs, keys)
   local list, by_key = {}, {}
   for _, one in ipairs(runs) do
     local setting = {}
-    for _, key in ipairs(keys) do setting[key] = one.config[key] end
+    for _, key in ipairs(keys) do setting[key] = config.value(one.config, key) end
     local name = json.encode(setting)
     local row = by_key[name]
     if not row then
