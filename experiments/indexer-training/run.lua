@@ -24,8 +24,7 @@ local function selecting(t, arm, k)
   for key, value in pairs(t.config) do c[key] = value end
   for key, value in pairs(c.widths) do widths[key] = value end
   c.widths, widths.index_topk = widths, k
-  local m = recipe.model(c, t.task)
-  for name, parameter in pairs(m.parameters) do parameter:copy_(t.model.parameters[name]) end
+  local m = recipe.model(c, t.task, t.model.parameters)
   local found = evaluate.full(m, t.task, { batches = c.eval_batches, size = c.eval_size,
     indexer = { select = arm, seed = 0 } })
   return found.accuracy, found.index_recall

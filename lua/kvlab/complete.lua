@@ -62,19 +62,25 @@ function complete.value(path, env, kv)
   return value
 end
 
--- fields(value, kv, methods) -> the names after value. or, with methods, value:
-function complete.fields(value, kv, methods)
+-- A list of names without repetitions, and what adds to it.
+local function collector()
   local found, names = {}, {}
-  local function add(name)
-    if type(name) == 'string' and name:find('^[%a_][%w_]*$') and not name:find('^__') and not found[name] then
+  return names, function(name)
+    if type(name) == 'string' and name:find('^[%a_][%w_]*$') and not found[name] then
       found[name] = true
       names[#names + 1] = name
     end
   end
+end
+
+-- fields(value, kv, methods) -> the names after value. or, with methods, value:
+function complete.fields(value, kv, methods)
+  local names, add = collector()
   local tables, more = complete.tables(value, kv)
   for _, t in ipairs(tables) do
     for name, item in next, t do
-      if not methods or type(item) == 'function' then add(name) end
+      local meta = type(name) == 'string' and name:find('^__')
+      if not meta and (not methods or type(item) == 'function') then add(name) end
     end
   end
   for _, name in ipairs(methods and {} or more) do add(name) end
@@ -83,13 +89,7 @@ end
 
 -- globals(env, kv) -> every name that stands for something at the prompt.
 function complete.globals(env, kv)
-  local found, names = {}, {}
-  local function add(name)
-    if type(name) == 'string' and name:find('^[%a_][%w_]*$') and not found[name] then
-      found[name] = true
-      names[#names + 1] = name
-    end
-  end
+  local names, add = collector()
   for _, t in ipairs { env, kv, _G } do
     for name in next, t do add(name) end
   end

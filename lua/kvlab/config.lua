@@ -16,7 +16,7 @@ local LAYER <const> = 'kvlab.Layer' -- what the protected metatable of a layer s
 
 -- The version of all results: raised when a change of kvlab changes numbers that runs report. Runs of another one are
 -- neither continued nor mixed with new ones.
-config.RESULTS = 1
+config.RESULTS = 2
 
 -- In defaults: a setting without a default.
 config.required = setmetatable({}, { __name = 'config.required', __tostring = function() return 'required' end })
@@ -190,13 +190,17 @@ function config.assignment(text)
   return key, word
 end
 
+-- config.shown(value) -> a setting as a text.
+function config.shown(value)
+  if type(value) == 'table' then value = value.layout or json.encode(value) end
+  return math.type(value) == 'float' and ('%.6g'):format(value) or tostring(value)
+end
+
 -- config.label(values, keys) -> 'record=bf16 width=64', in the order of the keys.
 function config.label(values, keys)
   local parts = {}
   for _, key in ipairs(keys) do
-    local value = config.value(values, key)
-    if type(value) == 'table' then value = value.layout or json.encode(value) end
-    local text = math.type(value) == 'float' and ('%.6g'):format(value) or tostring(value)
+    local text = config.shown(config.value(values, key))
     parts[#parts + 1] = ('%s=%s'):format(key, text:find('%s') and ('[%s]'):format(text) or text)
   end
   return table.concat(parts, ' ')

@@ -39,7 +39,7 @@ local function first_part(m, batch, options)
   local ids = m:tokens(batch.tokens)
   local h = look(seen:embed(ids, 0), 'the embedding')
   local indexer = options and options.indexer
-  h = seen:run(h, 0, seen:tensor_cells(ids.shape[1]), nil, indexer and study.new(indexer))
+  h = seen:run(h, 0, seen:tensor_cells(ids.shape[1]), nil, indexer and study.new(indexer, m, ids))
   local normed, head = seen:head(h)
   look(ops.linear(normed, head), 'the logits')
   return found

@@ -224,12 +224,16 @@ local function draw_layout(L, o)
       lines[#lines + 1] = text .. sign.rule:rep(width - screen.width(text))
     end
   end
-  local picture, legend = table.concat(lines), {}
+  local marks, legend = {}, {} -- of the lanes: letters of words are none
+  for _, item in ipairs(shown) do
+    if item.at then marks[#marks + 1] = caches[item.at] .. selections[item.at] end
+  end
+  marks = table.concat(marks)
   for _, one in ipairs { { sign.makes, 'makes it' }, { sign.reads, 'borrows it, of the layer that is named' },
     { sign.passes, 'is read further down' } } do
-    if picture:find(one[1], 1, true) then legend[#legend + 1] = one[1] .. ' ' .. one[2] end
+    if marks:find(one[1], 1, true) then legend[#legend + 1] = one[1] .. ' ' .. one[2] end
   end
-  if #legend > 0 and sign.makes ~= '@' or picture:find('@', 1, true) then
+  if #legend > 0 then
     lines[#lines + 1] = ''
     for _, line in ipairs(screen.wrap(legend, width, '  ')) do lines[#lines + 1] = line end
   end

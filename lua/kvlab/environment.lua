@@ -1,6 +1,7 @@
 -- environment.lua: what made a number, besides its settings: versions, the machine, the commit of the source.
 local config = require 'kvlab.config'
 local core = require 'kvlab.core'
+local emit = require 'kvlab.emit'
 
 local system = core.system
 local environment = {}
@@ -54,8 +55,8 @@ end
 
 -- Whether files of the tree around `folder` differ from its commit; nil when git cannot be asked.
 local function modified(folder)
-  local git = io.popen(("git -C '%s' status --porcelain --untracked-files=no -- . 2>/dev/null")
-    :format(folder:gsub("'", [['\'']])))
+  local git = io.popen(('git -C %s status --porcelain --untracked-files=no -- . 2>/dev/null')
+    :format(emit.quote(folder)))
   if not git then return nil end
   local changed = git:read('l') ~= nil
   return git:close() and changed or nil
@@ -70,6 +71,11 @@ function environment.now()
   return { kvlab = core.version, results = config.RESULTS, lua = _VERSION, blas = core.system.blas_core(),
     threads = core.base.threads(), host = system.hostname(), commit = commit,
     modified = commit and modified(HERE) or nil }
+end
+
+-- environment.commit_name(about, length) -> the commit of what now() gave, with a + when files were modified.
+function environment.commit_name(about, length)
+  return (about.commit or 'no commit'):sub(1, length or -1) .. (about.modified and '+' or '')
 end
 
 -- environment.machine() -> a text that differs between machines, boots and containers, so that numbers of processes

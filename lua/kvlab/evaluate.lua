@@ -87,10 +87,10 @@ function evaluate.full(m, task, o)
   local sums, reports = new_sums(), {}
   for i = 1, o.batches do
     local batch = task.validation(i, o.size)
-    local observed = o.indexer and study.new { select = o.indexer.select, kl = 'visible', metrics = true,
-      seed = o.indexer.seed + i }
     local ids = m:tokens(batch.tokens)
-    local h, _, _ = m:run(m:embed(ids, 0), 0, m:tensor_cells(ids.shape[1]), nil, observed)
+    local observed = o.indexer and study.new({ select = o.indexer.select, kl = 'visible', metrics = true,
+      seed = o.indexer.seed + i }, m, ids)
+    local h = m:run(m:embed(ids, 0), 0, m:tensor_cells(ids.shape[1]), nil, observed)
     local normed, head = m:head(h)
     local places = tasks.positions(batch)
     local logits = ops.linear(ops.embedding(normed:reshape(-1, normed.shape[3]), places), head)

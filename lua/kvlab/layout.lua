@@ -24,11 +24,12 @@ local state = setmetatable({}, { __mode = 'k' }) -- layout -> { layers, cut, own
 
 function layout.is(value) return state[value] ~= nil end
 
--- layout.of(value, where) -> the layout that an argument of function `where` stands for: a layout or its text.
+-- layout.of(value, where) -> the layout that an argument of the function `where` stands for: a layout, its text, or a
+-- layer.
 function layout.of(value, where)
-  if type(value) == 'string' then return layout.new(value) end
+  if type(value) == 'string' or layer.is(value) then return layout.new(value) end
   if state[value] then return value end
-  error(('%s: expected a layout or its text, got %s'):format(where, type(value)), 0)
+  error(('%s: expected a layout, its text or a layer, got %s'):format(where, type(value)), 0)
 end
 
 -- --- groups: what a constructor is given before it is flattened --------------------------------------

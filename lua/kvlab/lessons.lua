@@ -8,6 +8,7 @@ local options = require 'kvlab.options'
 local preview = require 'kvlab.preview'
 local suggest = require 'kvlab.suggest'
 local tensor = require 'kvlab.tensor'
+local terminal = require 'kvlab.terminal'
 
 local lessons = {}
 
@@ -96,20 +97,18 @@ end
 
 -- wrapped(text, width) -> lines. Paragraphs are filled; lines that begin with two spaces stay.
 function lessons.wrapped(text, width)
-  local out, words = {}, nil
+  local out, paragraph = {}, {}
   local function finish()
-    if words then out[#out + 1] = words end
-    words = nil
+    local filled = #paragraph > 0 and terminal.wrap(table.concat(paragraph, ' '), width) or {}
+    table.move(filled, 1, #filled, #out + 1, out)
+    paragraph = {}
   end
   for _, line in ipairs(lessons.lines(text)) do
     if line == '' or line:find('^  ') then
       finish()
       out[#out + 1] = line
     else
-      for word in line:gmatch('%S+') do
-        if words and utf8.len(words) + 1 + utf8.len(word) > width then finish() end
-        words = words and words .. ' ' .. word or word
-      end
+      paragraph[#paragraph + 1] = line
     end
   end
   finish()

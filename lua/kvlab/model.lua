@@ -82,11 +82,18 @@ function model.parameters(L, widths, options)
   return list
 end
 
--- model.check_options(options): raises for what no model can have.
+-- model.size(L, widths, options) -> how many parameters it has, without making it.
+function model.size(L, widths, options)
+  local n = 0
+  for _, spec in ipairs(model.parameters(L, widths, options)) do n = n + weights.size(spec.shape) end
+  return n
+end
+
+-- model.check_options(options) -> seed, the width of the FFN or nil: raises for what no model can have.
 function model.check_options(options)
   opts.check(options, OPTIONS, 'model')
-  opts.whole(options.seed or 1, 0, 'model: seed')
-  opts.whole(options.ffn or 0, 0, 'model: ffn')
+  local seed = opts.whole(options.seed or 1, 0, 'model: seed')
+  local ffn = options.ffn and opts.whole(options.ffn, 0, 'model: ffn')
   weights.init(options.init, 'model: init')
   local q, given = options.quantisers, options.weights
   if q and options.records then error('model: quantisers and records are both given, expected one of them', 0) end
@@ -98,6 +105,7 @@ function model.check_options(options)
   if given ~= nil and type(given) ~= 'table' then
     error(('model: weights is a %s, expected a table of tensors by checkpoint name'):format(type(given)), 0)
   end
+  return seed, ffn
 end
 
 -- kv.model(L, widths, options) -> a model.
@@ -108,11 +116,12 @@ end
 function model.new(L, widths, options)
   L = layout.of(L, 'model')
   options = options or {}
-  model.check_options(options)
-  local seed, init = options.seed or 1, weights.init(options.init, 'model: init')
+  local seed, ffn = model.check_options(options)
+  local init = weights.init(options.init, 'model: init')
   local q, stored = options.quantisers, options.records
   widths = width_rules.merge(L.widths, widths)
-  local ffn, given = options.ffn or widths.intermediate_size or 0, options.weights
+  ffn = ffn or widths.intermediate_size or 0
+  local given = options.weights
   local self = setmetatable({ layout = L, widths = widths, layers = {}, blocks = {}, parameters = {}, names = {},
     eps = widths.rms_norm_eps or 1e-6, ffn = ffn, pools = {}, layer_norm = options.norm == 'layer' }, meta)
   for _, spec in ipairs(model.parameters(L, widths, { ffn = ffn, tied = options.tied, mlp = options.mlp,

@@ -1,11 +1,10 @@
 -- optim.lua: AdamW with clipping of the global norm, and learning-rate schedules. Documentation in meta/training.lua.
 --
 -- An optimiser owns the two moments of every parameter, by name, and counts its steps: one that is trained later starts
--- as if it were the first step. A tensor that stands under several names is one
--- parameter and is stepped once. Matrices decay, vectors (norms, biases, sinks) do not.
+-- as if it were the first step. A tensor that stands under several names is one parameter and is stepped once. Matrices
+-- decay, vectors (norms, biases, sinks) do not.
 local core = require 'kvlab.core'
 local options = require 'kvlab.options'
-local tape = require 'kvlab.tape'
 local tensor = require 'kvlab.tensor'
 
 local optim = {}
@@ -60,7 +59,7 @@ local function collect(self, grads)
     if not p then
       error(("adamw: no parameter is called '%s'%s"):format(tostring(name), options.suggest(name, self.names)), 0)
     end
-    if not tensor.is_tensor(g) or not tape.same_shape(g.shape, p.shape) then
+    if not tensor.is_tensor(g) or not options.same(g.shape, p.shape) then
       error(('adamw: the gradient of %s is {%s}, expected {%s}'):format(name, tensor.is_tensor(g)
         and table.concat(g.shape, ', ') or type(g), table.concat(p.shape, ', ')), 0)
     end
@@ -129,7 +128,7 @@ function class:restore(tensors, data)
     local p = self.parameters[name]
     local pair = { tensors['m.' .. name], tensors['v.' .. name] }
     for i = 1, 2 do
-      if not p or not pair[i] or table.concat(pair[i].shape, ', ') ~= table.concat(p.shape, ', ') then
+      if not p or not pair[i] or not options.same(pair[i].shape, p.shape) then
         error(('adamw: restore: the moments of %s do not fit the parameters'):format(name), 0)
       end
     end

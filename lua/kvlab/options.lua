@@ -11,6 +11,14 @@ function options.suggest(word, words)
   return ''
 end
 
+-- Whether two lists, such as shapes, hold the same.
+function options.same(a, b)
+  for i = 1, math.max(#a, #b) do
+    if a[i] ~= b[i] then return false end
+  end
+  return true
+end
+
 -- The names of a list as keys; made once for each list, which does not change.
 local sets = setmetatable({}, { __mode = 'k' })
 local function set_of(list)

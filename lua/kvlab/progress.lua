@@ -21,7 +21,8 @@ local class = {}
 class.__index = class
 local none = setmetatable({}, { __index = { to = function() end }, __close = function() end })
 
-local function seconds(s)
+-- duration(s) -> '45 s', '2 min 05 s', '1 h 10 min'
+function progress.duration(s)
   if s < 60 then return ('%.0f s'):format(s) end
   if s < 3600 then return ('%d min %02d s'):format(s // 60, s % 60 // 1) end
   return ('%d h %02d min'):format(s // 3600, s % 3600 // 60)
@@ -32,8 +33,8 @@ function progress.text(label, done, total, elapsed, columns)
   local share = total > 0 and math.max(0, math.min(1, done / total)) or 1
   local full = math.floor(share * BAR)
   local parts = { ('%3d %%'):format(math.floor(share * 100)), ('[%s%s]'):format(('#'):rep(full), ('-'):rep(BAR - full)),
-    ('%d/%d'):format(math.floor(done), total), seconds(elapsed) }
-  if share > 0 then parts[4] = ('%s, about %s left'):format(parts[4], seconds(elapsed / share - elapsed)) end
+    ('%d/%d'):format(math.floor(done), total), progress.duration(elapsed) }
+  if share > 0 then parts[4] = ('%s, about %s left'):format(parts[4], progress.duration(elapsed / share - elapsed)) end
   local line = label
   for _, part in ipairs(parts) do
     local longer = line == '' and part or line .. '  ' .. part

@@ -97,9 +97,9 @@ local function task_of_stages(stages)
   return tasks.curriculum(list), plain
 end
 
--- Made once: a text is read and numbered once for all points of a sweep. Only the latest is held on to. Files of tasks
--- are read every time.
-local made_tasks = setmetatable({}, { __mode = 'v' })
+-- The latest is held on to, so that a text is read and numbered once for all points of a sweep. Files of tasks are read
+-- every time.
+local latest = { keys = {} } -- keys: the spec as it was given, and with all options
 
 -- recipe.task(spec) -> the task, and the spec with all options. spec: a name; { name =, options ... }; { file =,
 -- options ... }; or a list of stages { task = spec, steps = n }, the last one without steps.
@@ -111,9 +111,11 @@ function recipe.task(spec)
   if #spec > 0 then return task_of_stages(spec) end
   if spec.file then return task_of_file(spec) end
   local key = config.canonical(spec)
-  local known = made_tasks[key] or table.pack(task_of_name(spec))
-  made_tasks[key], recipe.latest = known, known
-  return known[1], config.plain(known[2], 'task')
+  if not latest.keys[key] then
+    local made, plain = task_of_name(spec)
+    latest = { keys = { [key] = true, [config.canonical(plain)] = true }, task = made, spec = plain }
+  end
+  return latest.task, config.plain(latest.spec, 'task')
 end
 
 -- --- widths and model -----------------------------------------------------------------------------------
@@ -177,10 +179,7 @@ end
 -- recipe.parameters(c) -> how many the model has, without making it. Raises when layout and widths do not fit.
 function recipe.parameters(c)
   local L = config.layout(c.layout)
-  local n = 0
-  local widths = width_rules.merge(L.widths, model_widths(c, (recipe.task(c.task))))
-  for _, spec in ipairs(model.parameters(L, widths, model_options(c))) do n = n + weights.size(spec.shape) end
-  return n
+  return model.size(L, width_rules.merge(L.widths, model_widths(c, (recipe.task(c.task)))), model_options(c))
 end
 
 -- recipe.notes(c) -> what is allowed in the settings but hardly meant: caches that never hold an entry, selections that

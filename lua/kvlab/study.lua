@@ -22,12 +22,15 @@ study.arms = { 'learned', 'oracle', 'random', 'recent' }
 study.sets = { 'selected', 'visible', 'pool' }
 study.fields = { 'select', 'kl', 'dense', 'coefficient', 'metrics', 'seed' }
 
--- study.new { select = arm, kl = set or nil, dense =, coefficient =, metrics =, seed = } -> a study of one pass.
+local prepare
+
+-- study.new({ select = arm, kl = set or nil, dense =, coefficient =, metrics =, seed = }, m, ids) -> a study of one
+-- pass of the model m over ids; without these only the options are checked.
 --   select   who selects: 'learned' (the indexer), 'oracle' (top-k of the dense attention mass, the mean over the
 --            layers that read with the selection), 'random' (of `seed`), 'recent'
 --   kl       the supervised set: 'selected', 'visible' (all), 'pool' (all where there is none); nil: no loss
 --   dense    attention reads all visible entries while the indexer learns (warm-up)
-function study.new(o)
+function study.new(o, m, ids)
   o = opts.check(o, study.fields, 'indexer') or {}
   opts.word(o.select or 'learned', study.arms, 'indexer: select')
   if o.kl then opts.word(o.kl, study.sets, 'indexer: kl') end
@@ -35,14 +38,16 @@ function study.new(o)
   if type(coefficient) ~= 'number' or coefficient < 0 or coefficient ~= coefficient then
     error(('indexer: coefficient is %s, expected a number, 0 or more'):format(tostring(coefficient)), 0)
   end
-  return setmetatable({ arm = o.select or 'learned', kl = o.kl, dense = o.dense or false, metrics = o.metrics or false,
-    coefficient = coefficient, seed = opts.whole(o.seed or 1, 0, 'indexer: seed'), seen = {}, order = {},
-    ahead = {} }, meta)
+  local self = setmetatable({ arm = o.select or 'learned', kl = o.kl, dense = o.dense or false,
+    metrics = o.metrics or false, coefficient = coefficient, seed = opts.whole(o.seed or 1, 0, 'indexer: seed'),
+    seen = {}, order = {}, ahead = {} }, meta)
+  if m then prepare(self, m, ids) end
+  return self
 end
 
--- study:prepare(m, ids): before the pass of the model m over ids. What layers above will read is not known when an
--- oracle selects for them, so for selections that are shared a pass with dense attention finds out.
-function class:prepare(m, ids)
+-- What layers above will read is not known when an oracle selects for them, so for selections that are shared a pass
+-- with dense attention finds out.
+function prepare(self, m, ids)
   if self.arm ~= 'oracle' then return end
   local readers, shared = {}, false
   for i = 1, #m.layout do

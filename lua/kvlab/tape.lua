@@ -25,14 +25,6 @@ local methods = {} -- methods of Tape
 local tape_meta = { __name = 'kvlab.Tape', __index = methods }
 M.class, M.tape_class = class, methods
 
-local function same_shape(a, b)
-  for i = 1, math.max(#a, #b) do
-    if a[i] ~= b[i] then return false end
-  end
-  return true
-end
-M.same_shape = same_shape
-
 -- --- the parts ----------------------------------------------------------------------------------------
 local function is(x) return getmetatable(x) == var_meta end
 M.is = is
@@ -59,11 +51,12 @@ local function record(tape, made, backward, saved)
 end
 M.record = record
 
--- tape_of(...) -> the tape of the Vars among the arguments, which must all be of one, or nil.
 local function one_of(first, second)
   if first and second and first ~= second then error('tape: the arguments are Vars of different tapes', 0) end
   return first or second
 end
+
+-- tape_of(...) -> the tape of the Vars among the arguments, which must all be of one, or nil.
 local function tape_of(a, b, ...)
   local found = one_of(is(a) and a.tape or nil, is(b) and b.tape or nil)
   if select('#', ...) == 0 then return found end
@@ -129,7 +122,7 @@ function methods:var(t, grad)
     error(('tape: var is %s, expected a float32 tensor'):format(tensor.is_tensor(t) and t.dtype or type(t)), 0)
   end
   if grad ~= nil and not (tensor.is_tensor(grad) and grad.dtype == 'float32' and grad:is_contiguous()
-    and same_shape(grad.shape, t.shape)) then
+    and options.same(grad.shape, t.shape)) then
     error(('tape: grad is not a float32 tensor {%s} without gaps'):format(table.concat(t.shape, ', ')), 0)
   end
   return new_var(self, t, grad)
@@ -154,7 +147,7 @@ function methods:op(o)
     for i, x in ipairs(inputs) do
       local d = grads[i]
       if d ~= nil and is(x) then
-        if not tensor.is_tensor(d) or not same_shape(d.shape, x.shape) then
+        if not tensor.is_tensor(d) or not options.same(d.shape, x.shape) then
           error(('tape: backward of op gave {%s} for input %d, expected a tensor {%s}'):format(
             tensor.is_tensor(d) and table.concat(d.shape, ', ') or type(d), i, table.concat(x.shape, ', ')), 0)
         end
@@ -294,7 +287,7 @@ local function copy(g) return g:clone() end
 local add = binary(function(a, b) return a + b end, copy, copy)
 -- Sums of one shape are the residual stream: g is copied only where there is no gradient yet.
 function var_meta.__add(a, b)
-  if not (is(a) and is(b) and same_shape(a.shape, b.shape)) then return add(a, b) end
+  if not (is(a) and is(b) and options.same(a.shape, b.shape)) then return add(a, b) end
   return record(tape_of(a, b), a.value + b.value, function(g)
     lend(a, g)
     give(b, g:contiguous())

@@ -61,9 +61,10 @@ function terminal.cut(text, columns)
   return text:sub(1, (utf8.offset(text, keep + 1) or keep + 1) - 1) .. ' ...'
 end
 
--- wrap(text, columns, indent) -> lines of the words of a paragraph, each after the indent, those after the first after
--- `hanging`, when it is given.
+-- wrap(text, columns, indent, hanging) -> lines of the words of a paragraph, each after the indent ('' when there is
+-- none), those after the first after `hanging`, when it is given.
 function terminal.wrap(text, columns, indent, hanging)
+  indent = indent or ''
   local lines, line, empty = {}, indent, true
   for word in text:gmatch('%S+') do
     if not empty and terminal.width(line) + 1 + terminal.width(word) > columns then

@@ -6,13 +6,11 @@
 -- kvlab.count computes stands beside them.
 local count = require 'kvlab.count'
 local exact = require 'kvlab.exact'
-local layer = require 'kvlab.layer'
 local layout = require 'kvlab.layout'
 local measure = require 'kvlab.measure'
 local model = require 'kvlab.model'
 local opts = require 'kvlab.options'
 local tensor = require 'kvlab.tensor'
-local weights = require 'kvlab.weights'
 
 local trace = {}
 
@@ -23,18 +21,6 @@ trace.class = class
 local SMALL <const> = 1 << 24 -- weights of a model that is made for a picture
 
 -- --- what is looked at --------------------------------------------------------------------------------------------
-
-local function layout_of(what, where)
-  if layer.is(what) then return layout.new(what) end
-  if layout.is(what) or type(what) == 'string' then return layout.of(what, where) end
-  error(('%s: expected a model, a layout, its text or a layer, got %s'):format(where, type(what)), 0)
-end
-
-local function parameters_of(L, widths, options)
-  local n = 0
-  for _, spec in ipairs(model.parameters(L, widths, options)) do n = n + weights.size(spec.shape) end
-  return n
-end
 
 -- The model that is run, the count beside it, and `borrowed`: are the widths those of v4.1-flash? A layout gets random
 -- weights when they are few, and stand-ins when not (kvlab.measure), unless `all` of a layer has to run.
@@ -47,7 +33,7 @@ local function subject(what, o, where, all)
   local L = what:labelled { widths = widths }
   local options = { seed = o.seed, hidden_only = not o.tokens, ffn = not all and 0 or nil }
   if not widths.hidden_size then widths.hidden_size = 1 end -- rows and counts do not depend on it
-  local size = parameters_of(L, widths, options)
+  local size = model.size(L, widths, options)
   if size <= SMALL then return model.new(L, widths, options), L, borrowed end
   if o.tokens or all then
     error(('%s: the model has %.0f million weights, at most %.0f are made for this; give smaller widths (hidden_size, '
@@ -192,7 +178,7 @@ local OPTIONS = { 'tokens', 'position', 'widths', 'records', 'seed', 'replay' }
 
 -- kv.trace(what, options) -> Trace: see meta/trace.lua.
 local function of(what, options)
-  if not model.is(what) then what = layout_of(what, 'trace') end
+  if not model.is(what) then what = layout.of(what, 'trace') end
   local o = opts.check(options or {}, OPTIONS, 'trace', 'option')
   if (o.tokens == nil) == (o.position == nil) then
     error('trace: give either tokens = a list of ids, the last of which is decoded, or position = the position that is '
@@ -256,7 +242,7 @@ local PREFILL <const> = { 'tokens', 'length', 'replay', 'widths', 'records', 'se
 
 -- kv.trace.prefill(what, options) -> Prefill: see meta/trace.lua.
 function trace.prefill(what, options)
-  if not model.is(what) then what = layout_of(what, 'trace.prefill') end
+  if not model.is(what) then what = layout.of(what, 'trace.prefill') end
   local o = opts.check(options or {}, PREFILL, 'trace.prefill', 'option')
   if (o.tokens == nil) == (o.length == nil) then
     error('trace.prefill: give either tokens = a list of ids or length = how many tokens', 0)

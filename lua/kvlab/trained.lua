@@ -25,8 +25,8 @@ local function folder(path)
     #found > 5 and ', ...' or ''), 0)
 end
 
--- trained.open(path, { 'key=value', ... }) -> { run, config, task, model, step }. The settings changed are those of
--- reading (where files are, how much is evaluated), not of what was trained.
+-- trained.open(path, { 'key=value', ... }) -> { run, config, task, model, step, indexer (to evaluate with) }. The
+-- settings changed are those of reading (where files are, how much is evaluated), not of what was trained.
 function trained.open(path, sets)
   local r = run.open(folder(path))
   local c = config.plain(r.config)
@@ -43,7 +43,7 @@ function trained.open(path, sets)
     error(('%s: its checkpoints are not those of kvlab.trainer'):format(r.dir), 0)
   end
   t:load(last)
-  return { run = r, config = c, task = t.task, model = t.model, step = t.step }
+  return { run = r, config = c, task = t.task, model = t.model, step = t.step, indexer = t:indexer() }
 end
 
 -- trained.through(t, records) -> the same model, which on whole sequences computes with what caches in these records

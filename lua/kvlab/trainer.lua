@@ -111,12 +111,6 @@ function class:indexer()
   return self.selects and { select = self.config.indexer.select, seed = 0 } or nil
 end
 
-function class:parameters()
-  local n = 0
-  for t in pairs(self.optimiser.first) do n = n + t.size end
-  return n
-end
-
 -- --- checkpoints ----------------------------------------------------------------------------------------
 
 -- training:save(run): all that the next steps depend on.
@@ -265,7 +259,7 @@ function trainer.point(run, observe)
   local s = self.state
   metrics.step, metrics.step_reached, metrics.loss, metrics.kl = self.step, s.reached, s.loss, s.kl
   metrics.tokens_per_second = s.seconds > 0 and s.tokens / s.seconds or nil
-  metrics.parameters = self:parameters()
+  metrics.parameters = recipe.parameters(c)
   return metrics
 end
 

@@ -82,8 +82,7 @@ function training.loss(m, batch, o)
   end
   local scale = o.scale or 1
   if type(scale) ~= 'number' then error(('loss: scale is a %s, expected a number'):format(type(scale)), 0) end
-  local observed = o.indexer and study.new(o.indexer) or nil
-  if observed then observed:prepare(m, m:tokens(batch.tokens)) end
+  local observed = o.indexer and study.new(o.indexer, m, m:tokens(batch.tokens)) or nil
   if grads == false then
     local loss = cross_entropy(m, batch, observed)
     local more = { loss = loss:item() }

@@ -62,4 +62,38 @@ function check.write(text, suffix)
   return name
 end
 
+-- folder() -> a temporary folder, and a function that gives the next name in it, with a suffix. The test removes it.
+function check.folder()
+  local root, count = check.write(''), 0
+  os.remove(root)
+  core.base.make_dir(root)
+  return root, function(suffix)
+    count = count + 1
+    return ('%s/%d%s'):format(root, count, suffix or '')
+  end
+end
+
+-- put(path, text) -> path; mode 'ab' appends.
+function check.put(path, text, mode)
+  local file <close> = assert(io.open(path, mode or 'wb'))
+  file:write(text)
+  return path
+end
+
+-- text_of(path, missing) -> what is in the file; without a file `missing`, or an error.
+function check.text_of(path, missing)
+  local file <close>, problem = io.open(path, 'rb')
+  if not file then return missing or error(problem, 2) end
+  return file:read('a')
+end
+
+-- wait_for(what, f): until f() is true, for 20 seconds.
+function check.wait_for(what, f)
+  local stop = core.base.now() + 20
+  while not f() do
+    if core.base.now() > stop then error('waited in vain for ' .. what, 2) end
+    core.system.sleep(0.005)
+  end
+end
+
 return check

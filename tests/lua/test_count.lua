@@ -515,8 +515,8 @@ TestOptions = {}
 function TestOptions:test_layout_as_text()
   lu.assertEquals(kv.count('swa*2 full/8').store.bytes_per_token, kv.count(kv.layout 'swa*2 full/8').store.bytes_per_token)
   check.fails({ 'column 1', 'ratio = 0' }, kv.count, 'full/0')
-  check.fails({ 'expected a layout or its text', 'number' }, kv.count, 3)
-  check.fails({ 'expected a layout or its text', 'nil' }, kv.measure)
+  check.fails({ 'expected a layout, its text or a layer', 'number' }, kv.count, 3)
+  check.fails({ 'expected a layout, its text or a layer', 'nil' }, kv.measure)
 end
 
 function TestOptions:test_bad_options()

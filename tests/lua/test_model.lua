@@ -171,6 +171,7 @@ function TestModel:test_what_is_no_model()
   check.fails('ffn', kv.model, 'csa/2', TOY, { ffn = 1.5 })
   check.fails("did you mean 'absorb'", kv.model, 'mla', TOY, { order = 'absorbed' })
   check.fails('expected a layout', kv.model, 7, TOY)
+  lu.assertEquals(math.type(kv.model('csa/2', TOY, { seed = 2.0, ffn = 8.0 }).ffn), 'integer')
   check.fails('hidden_size is missing', kv.model, 'csa/2', { vocab_size = 3 })
   check.fails("'hiden_size'", kv.model, 'csa/2', { hiden_size = 3 })
   local odd = {}

@@ -7,17 +7,8 @@ local kv = require 'kvlab'
 local pictures = require 'kvlab.report.pictures'
 local plot = require 'kvlab.plot'
 
-local root = check.write('')
-os.remove(root)
-local count = 0
-local function fresh()
-  count = count + 1
-  return ('%s/%d'):format(root, count)
-end
-local function put(path, text)
-  local file <close> = assert(io.open(path, 'ab'))
-  file:write(text)
-end
+local root, fresh = check.folder()
+local function put(path, text) return check.put(path, text, 'ab') end
 
 -- A run in `dir`: its settings, what it logs, and its result; without one it goes on.
 local function made(dir, settings, logged, result)
@@ -221,7 +212,7 @@ function TestHtml:test_page()
   local page = report(dir .. ' --html --against full/2')
   well_formed(page)
   for _, part in ipairs { '&lt;script&gt;alert(1)', '&lt;b&gt;NaN&lt;/b&gt;', '&lt;i&gt;', '&quot;&amp;&#39;', 'full/2 reuse',
-    '4 ± 1', '0 (the reference)', 'data-value="4"', 'loss over steps', 'accuracy against bytes_per_token',
+    '4 ± 1', 'accuracy, difference', 'data-value="4"', 'loss over steps', 'accuracy against bytes_per_token',
     'kvlab sweep &#39;a b&#39;\\&#39;&#39;.lua&#39; --dir ' .. dir, '--against full/2 --html', '7 done, 1 failed' } do
     lu.assertStrContains(page, part)
   end

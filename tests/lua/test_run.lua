@@ -7,25 +7,12 @@ local core = require 'kvlab.core'
 local environment = require 'kvlab.environment'
 local kv = require 'kvlab'
 
-local root = check.write('')
-os.remove(root)
-local count = 0
-local function fresh_dir()
-  count = count + 1
-  return ('%s/%d'):format(root, count)
-end
+local root, fresh_dir = check.folder()
+local text_of, put = check.text_of, check.put
 local function made(settings)
   local r = kv.run.create { dir = fresh_dir(), config = settings or { width = 4 } }
   lu.assertTrue(r:claim())
   return r
-end
-local function text_of(path)
-  local file <close> = assert(io.open(path, 'rb'))
-  return file:read('a')
-end
-local function put(path, text)
-  local file <close> = assert(io.open(path, 'wb'))
-  file:write(text)
 end
 
 TestConfig = {}

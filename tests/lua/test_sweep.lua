@@ -4,23 +4,8 @@ local check = require 'check'
 local core = require 'kvlab.core'
 local kv = require 'kvlab'
 
-local root = check.write('')
-os.remove(root)
-core.base.make_dir(root)
-local count = 0
-local function fresh(suffix)
-  count = count + 1
-  return ('%s/%d%s'):format(root, count, suffix or '')
-end
-local function put(path, text)
-  local file <close> = assert(io.open(path, 'wb'))
-  file:write(text)
-  return path
-end
-local function text_of(path)
-  local file <close> = assert(io.open(path, 'rb'))
-  return file:read('a')
-end
+local root, fresh = check.folder()
+local put, text_of, wait_for = check.put, check.text_of, check.wait_for
 
 -- A sweep file: `body` is that of its point, with run, c (the settings), LOG (a path) and sleep.
 local function file_of(fields, body)
@@ -55,13 +40,6 @@ local function lines(path)
   local list = {}
   for line in io.lines(path) do list[#list + 1] = line end
   return list
-end
-local function wait_for(what, f)
-  local stop = core.base.now() + 10
-  while not f() do
-    if core.base.now() > stop then error('waited in vain for ' .. what, 0) end
-    core.system.sleep(0.01)
-  end
 end
 
 -- --- points -----------------------------------------------------------------------------------------------

@@ -5,32 +5,9 @@ local check = require 'check'
 local core = require 'kvlab.core'
 local kv = require 'kvlab'
 
-local root = check.write('')
-os.remove(root)
-core.base.make_dir(root)
-local count = 0
-local function fresh(suffix)
-  count = count + 1
-  return ('%s/%d%s'):format(root, count, suffix or '')
-end
-local function put(path, text)
-  local file <close> = assert(io.open(path, 'wb'))
-  file:write(text)
-  return path
-end
-local function text_of(path)
-  local file = io.open(path, 'rb')
-  local text = file and file:read('a') or ''
-  if file then file:close() end
-  return text
-end
-local function wait_for(what, f)
-  local stop = core.base.now() + 20
-  while not f() do
-    if core.base.now() > stop then error('waited in vain for ' .. what, 0) end
-    core.system.sleep(0.005)
-  end
-end
+local root, fresh = check.folder()
+local put, wait_for = check.put, check.wait_for
+local function text_of(path) return check.text_of(path, '') end
 
 -- A file of settings: 40 steps of some milliseconds each, a line of metrics for each.
 local function file_of(more)

@@ -8,17 +8,11 @@ local diagnose = require 'kvlab.diagnose'
 local evaluate = require 'kvlab.evaluate'
 local kv = require 'kvlab'
 local recipe = require 'kvlab.recipe'
+local study = require 'kvlab.study'
 local trained = require 'kvlab.trained'
 local trainer = require 'kvlab.trainer'
 
-local root = check.write('')
-os.remove(root)
-core.base.make_dir(root)
-local count = 0
-local function fresh()
-  count = count + 1
-  return ('%s/%d'):format(root, count)
-end
+local root, fresh = check.folder()
 
 -- Settings of a small training, with changes.
 local function settings(more)
@@ -316,6 +310,19 @@ function TestRuns:test_decoded_is_the_same()
   end
 end
 
+-- An oracle selects for all that read with its list, whoever asks.
+function TestRuns:test_oracle_of_a_shared_selection()
+  local t = trainer.new(resolved { layout = 'full/1{window=none} reuse', indexer = { select = 'oracle' } })
+  local found = evaluate.full(t.model, t.task, { batches = 1, size = 6, indexer = t:indexer() })
+  local _, _, more = t.model:loss(t.task.validation(1, 6), { gradients = false, indexer = { select = 'oracle',
+    kl = 'visible', metrics = true } })
+  lu.assertEquals(found.indexers[1].recall, more.indexers[1].recall)
+  local alone = study.new { select = 'oracle', metrics = true }
+  local ids = t.model:tokens(t.task.validation(1, 6).tokens)
+  t.model:run(t.model:embed(ids, 0), 0, t.model:tensor_cells(6), nil, alone)
+  lu.assertNotEquals(alone:report()[1].recall, found.indexers[1].recall) -- by its own mass only
+end
+
 -- Slices and counts of a task come out as metrics of their own, the same both ways.
 function TestRuns:test_slices()
   for _, task in ipairs { { name = 'recall', vocab = 24, length = 16, pairs = 4, rewrites = 1 },
@@ -341,5 +348,9 @@ function TestRuns:test_estimate()
   lu.assertEquals(trainer.estimate(c), seconds) -- measured once
   lu.assertEquals(core.base.threads(), threads)
 end
+
+TestZ = {}
+
+function TestZ:test_remove() lu.assertTrue(os.execute(('rm -rf %q'):format(root))) end
 
 check.main()

@@ -55,10 +55,7 @@ end
 -- The ways to evaluate: { path =, records = setting or nil, names =, metrics =, bytes_per_token = }.
 local function ways(t, o, list)
   local select = t.config.indexer.select
-  local full = { batches = o.batches, size = o.size, indexer = nil }
-  for _, A in ipairs(t.model.layers) do
-    if A.shape.topk then full.indexer = { select = select, seed = 0 } end
-  end
+  local full = { batches = o.batches, size = o.size, indexer = t.indexer }
   local out = { { path = 'full', metrics = evaluate.full(trained.through(t, nil), t.task, full) } }
   for _, records in ipairs(list) do
     local m = trained.through(t, records)

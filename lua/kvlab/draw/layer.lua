@@ -2,6 +2,7 @@
 --
 -- What is drawn follows the layer's own fields and the list of its weights (kvlab.weights), never the name of its kind:
 -- a weight that the layer does not have has no box. The steps are those of kvlab.attention, in its order.
+local attention = require 'kvlab.attention'
 local boxes = require 'kvlab.draw.boxes'
 local format = require 'kvlab.format'
 local opts = require 'kvlab.options'
@@ -327,7 +328,7 @@ function class:attend_latent(title, P)
   local C, KR, qR = self:value('C^KV', 'R', rank), self:value('K^R', 'R', rope), self:value('q^R', 'T', H, rope)
   local qC, up = self:value('q^C', 'T', H, nope), self:weight 'kv_b_proj.weight'
   local scale = op('x ' .. ('%.4g'):format(self.scale))
-  local orders = self.order and { self.order } or { 'expand', 'absorb', 'merged' }
+  local orders = self.order and { self.order } or attention.orders
   self:section(title .. (#orders > 1 and ': three orders, one result' or ''))
   for _, order in ipairs(orders) do
     local q_hat = self:value('q^', 'T', H, rank)
@@ -395,7 +396,7 @@ end
 -- draw.layer(s, title, scale, { order =, no_rope =, encoder = }, options) -> text: layer with shape s (kvlab.shape).
 function draw.layer(s, title, scale, how, options)
   local o = opts.check(options or {}, OPTIONS, 'draw', 'option')
-  if o.order then opts.word(o.order, { 'expand', 'absorb', 'merged' }, 'draw: order') end
+  if o.order then opts.word(o.order, attention.orders, 'draw: order') end
   local self = setmetatable({ shape = s, specs = {}, lines = {}, used = {}, scale = scale, at = how.at or 1,
     order = o.order or how.order, no_rope = how.no_rope, encoder = how.encoder, ascii = screen.ascii(o.ascii),
     width = screen.size(o.width, math.min(screen.columns(), 120), 40, 1000, 'draw: width') }, meta)

@@ -51,20 +51,8 @@ function screen.wrap(parts, width, indent)
   return lines
 end
 
--- words(text, width) -> lines of whole words.
-function screen.words(text, width)
-  local lines, line = {}, nil
-  for word in text:gmatch('%S+') do
-    if line and screen.width(line) + 1 + screen.width(word) <= width then
-      line = line .. ' ' .. word
-    else
-      lines[#lines + 1] = line
-      line = word
-    end
-  end
-  lines[#lines + 1] = line
-  return lines
-end
+-- words(text, width) -> lines of whole words; none of a text without any.
+function screen.words(text, width) return text:find('%S') and terminal.wrap(text, width) or {} end
 
 -- list(value) -> a tensor, or the value of a Var, as nested lists; anything else as it is; and its rank.
 function screen.list(value)

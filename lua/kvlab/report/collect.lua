@@ -1,6 +1,7 @@
 -- report/collect.lua: what there is in a folder of runs. It may be worked on meanwhile.
 local config = require 'kvlab.config'
 local core = require 'kvlab.core'
+local environments = require 'kvlab.environment'
 local json = require 'kvlab.json'
 local run = require 'kvlab.run'
 
@@ -16,13 +17,9 @@ end
 local function add_environments(seen, r, all)
   for _, environment in ipairs(r:environments()) do
     all[json.encode(environment)] = environment
-    for _, key in ipairs { 'commit', 'kvlab', 'experiment' } do
-      local value = environment[key] or (key == 'commit' and 'no commit' or nil)
-      if value then
-        value = key == 'kvlab' and value or value:sub(1, 12)
-        seen[key][key == 'commit' and environment.modified and value .. '+' or value] = true -- '+': files were modified
-      end
-    end
+    seen.commit[environments.commit_name(environment, 12)] = true
+    if environment.kvlab then seen.kvlab[environment.kvlab] = true end
+    if environment.experiment then seen.experiment[environment.experiment:sub(1, 12)] = true end
   end
 end
 

@@ -1,7 +1,8 @@
 -- report/html.lua: a report as one page of HTML that needs nothing else: styles, pictures and sorting are inside.
-local format = require 'kvlab.format'
+local config = require 'kvlab.config'
+local emit = require 'kvlab.emit'
+local environment = require 'kvlab.environment'
 local gnuplot = require 'kvlab.plot.gnuplot'
-local json = require 'kvlab.json'
 local pictures = require 'kvlab.report.pictures'
 local plot = require 'kvlab.plot'
 local screen = require 'kvlab.plot.screen'
@@ -54,56 +55,24 @@ end
 
 -- --- the table ----------------------------------------------------------------------------------------------------
 
-local function setting_text(value)
-  if type(value) == 'table' then value = value.layout or json.encode(value) end
-  return math.type(value) == 'float' and ('%.6g'):format(value) or tostring(value)
-end
-
 -- A cell: its text, and the number by which it is sorted.
 local function cell(text, number)
   return ('<td%s>%s</td>'):format(number and (' class="n" data-value="%.17g"'):format(number)
     or text == '' and ' data-value=""' or '', escape(text))
 end
 
+-- A column for each setting, then those of the table of text.
 local function columns_of(result)
   local columns = {}
-  local function add(name, get) columns[#columns + 1] = { name = name, get = get } end
-  for _, key in ipairs(result.keys) do
-    add(key, function(row)
+  for i, key in ipairs(result.keys) do
+    columns[i] = { name = key, get = function(row)
       local value = row.setting[key]
       if value == nil then return '' end
-      return setting_text(value), type(value) == 'number' and value or nil
-    end)
+      return config.shown(value), type(value) == 'number' and value or nil
+    end }
   end
-  add('n', function(row) return tostring(row.n), row.n end)
-  for _, metric in ipairs(result.metrics) do
-    add(metric, function(row)
-      local s = row.metrics[metric]
-      if s then return tables.shown(s), s.mean end
-      return ''
-    end)
-  end
-  if result.baseline then
-    add(result.quality .. ', difference', function(row)
-      if row == result.baseline then return '0 (the reference)', 0 end
-      if row.difference then return tables.difference(row.difference), row.difference.mean end
-      return ''
-    end)
-  end
-  for _, pair in ipairs { { 'bytes_per_token', 'bytes/token' }, { 'read_bytes', 'bytes read' },
-    { 'seconds', 'seconds' } } do
-    local there = false
-    for _, row in ipairs(result.rows) do there = there or row[pair[1]] ~= nil end
-    if there then
-      add(pair[2], function(row)
-        local value = row[pair[1]]
-        if not value then return '' end
-        return format.number(value, pair[1] == 'seconds' and 1 or 2), value
-      end)
-    end
-  end
-  add('front', function(row) return row.pareto and '*' or '' end)
-  return columns
+  local more = tables.columns(result, { { 'seconds', 'seconds', 1 } })
+  return table.move(more, 1, #more, #columns + 1, columns)
 end
 
 local function table_html(result)
@@ -180,7 +149,8 @@ local function environments_html(result)
     local cells = {}
     for i, key in ipairs(keys) do
       local value = result.environments[name][key]
-      cells[i] = ('<td>%s</td>'):format(escape(value == nil and '' or tostring(value):sub(1, 40)))
+      if key == 'commit' and value then value = environment.commit_name(result.environments[name]) end
+      cells[i] = ('<td>%s</td>'):format(escape(value == nil and '' or tostring(value):sub(1, 41)))
     end
     out[#out + 1] = '<tr>' .. table.concat(cells) .. '</tr>'
   end
@@ -188,18 +158,16 @@ local function environments_html(result)
   return table.concat(out, '\n')
 end
 
-local function quoted(word) return word:find('^[%w_./=,:+-]+$') and word or "'" .. word:gsub("'", [['\'']]) .. "'" end
-
 -- How the runs and this page are made again.
 local function commands(result, words)
   local out = {}
   for _, sweep in ipairs(result.sweeps) do
     if sweep.file then
-      out[#out + 1] = ('kvlab sweep %s --dir %s'):format(quoted(sweep.file), quoted(result.dir))
+      out[#out + 1] = ('kvlab sweep %s --dir %s'):format(emit.quote(sweep.file), emit.quote(result.dir))
     end
   end
   local list = {}
-  for i, word in ipairs(words or { 'kvlab', 'report', result.dir, '--html' }) do list[i] = quoted(word) end
+  for i, word in ipairs(words or { 'kvlab', 'report', result.dir, '--html' }) do list[i] = emit.quote(word) end
   out[#out + 1] = table.concat(list, ' ')
   return table.concat(out, '\n')
 end

@@ -6,37 +6,65 @@ local tables = {}
 
 -- Enough digits of the mean for its deviation: 0.4312 +- 0.0021.
 function tables.shown(s)
-  if not s then return '-' end
   if not s.sd then return ('%.5g'):format(s.mean) end
   return ('%.5g ± %.2g'):format(s.mean, s.sd)
 end
 
 function tables.difference(s)
-  if not s then return '-' end
   local text = (s.sd and '%+.3g ± %.2g' or '%+.3g'):format(s.mean, s.sd)
   if s.beyond == nil then return text end
   return text .. (s.beyond and ' > ' or ' < ') .. ('%.2g'):format(s.floor)
 end
 
-local function cells(result, shown_metrics)
-  local has = {}
-  for _, row in ipairs(result.rows) do
-    for _, key in ipairs { 'bytes_per_token', 'read_bytes', 'pareto' } do has[key] = has[key] or row[key] ~= nil end
+-- columns(result) -> the columns of a table behind the settings: { name =, get = row -> text ('' for none), number to
+-- sort by }. Costs and the front are there when some row has them; `more` names further fields of rows.
+function tables.columns(result, more)
+  local columns = {}
+  local function add(name, get) columns[#columns + 1] = { name = name, get = get } end
+  local function there(key)
+    for _, row in ipairs(result.rows) do
+      if row[key] ~= nil then return true end
+    end
+    return false
   end
-  local head = { 'setting', 'n' }
-  for _, metric in ipairs(shown_metrics) do head[#head + 1] = metric end
-  if result.baseline then head[#head + 1] = result.quality .. ', difference' end
-  if has.bytes_per_token then head[#head + 1] = 'bytes/token' end
-  if has.read_bytes then head[#head + 1] = 'bytes read' end
-  if has.pareto then head[#head + 1] = 'front' end
-  local rows = { head }
+  add('n', function(row) return tostring(row.n), row.n end)
+  for _, metric in ipairs(result.metrics) do
+    add(metric, function(row)
+      local s = row.metrics[metric]
+      if s then return tables.shown(s), s.mean end
+      return ''
+    end)
+  end
+  if result.baseline then
+    add(result.quality .. ', difference', function(row)
+      if row == result.baseline then return '0', 0 end
+      if row.difference then return tables.difference(row.difference), row.difference.mean end
+      return ''
+    end)
+  end
+  for _, pair in ipairs { { 'bytes_per_token', 'bytes/token', 2 }, { 'read_bytes', 'bytes read', 2 },
+    table.unpack(more or {}) } do
+    if there(pair[1]) then
+      add(pair[2], function(row)
+        if not row[pair[1]] then return '' end
+        return format.number(row[pair[1]], pair[3]), row[pair[1]]
+      end)
+    end
+  end
+  if there 'pareto' then add('front', function(row) return row.pareto and '*' or '' end) end
+  return columns
+end
+
+-- The table of text: a missing number is a dash.
+local function cells(result)
+  local columns, rows = tables.columns(result), { { 'setting' } }
+  for i, column in ipairs(columns) do rows[1][i + 1] = column.name end
   for _, row in ipairs(result.rows) do
-    local line = { row.label, tostring(row.n) }
-    for _, metric in ipairs(shown_metrics) do line[#line + 1] = tables.shown(row.metrics[metric]) end
-    if result.baseline then line[#line + 1] = row == result.baseline and '0' or tables.difference(row.difference) end
-    if has.bytes_per_token then line[#line + 1] = row.bytes_per_token and format.number(row.bytes_per_token) or '-' end
-    if has.read_bytes then line[#line + 1] = row.read_bytes and format.number(row.read_bytes) or '-' end
-    if has.pareto then line[#line + 1] = row.pareto and '*' or '' end
+    local line = { row.label }
+    for i, column in ipairs(columns) do
+      local text = column.get(row)
+      line[i + 1] = text == '' and column.name ~= 'front' and '-' or text
+    end
     rows[#rows + 1] = line
   end
   return rows
@@ -68,7 +96,7 @@ function tables.legend(result)
 end
 
 function tables.text(result)
-  local lines = format.table(cells(result, result.metrics), { 'l' })
+  local lines = format.table(cells(result), { 'l' })
   lines[#lines + 1] = tables.state(result)
   for _, line in ipairs(tables.legend(result)) do lines[#lines + 1] = line end
   return table.concat(lines, '\n')
@@ -76,7 +104,7 @@ end
 
 function tables.markdown(result)
   local lines = {}
-  for i, row in ipairs(cells(result, result.metrics)) do
+  for i, row in ipairs(cells(result)) do
     for j, cell in ipairs(row) do row[j] = cell:gsub('|', '\\|') end
     lines[#lines + 1] = '| ' .. table.concat(row, ' | ') .. ' |'
     if i == 1 then lines[#lines + 1] = '|---' .. ('|---:'):rep(#row - 1) .. '|' end
