@@ -78,6 +78,15 @@ function environment.commit_name(about, length)
   return (about.commit or 'no commit'):sub(1, length or -1) .. (about.modified and '+' or '')
 end
 
+-- environment.variables(but) -> the list of 'NAME=value' that a process of ours may have, but for the names in the set.
+function environment.variables(but)
+  local list = {}
+  for _, entry in ipairs(system.environment()) do
+    if not but[entry:match('^[^=]*')] then list[#list + 1] = entry end
+  end
+  return list
+end
+
 -- environment.machine() -> a text that differs between machines, boots and containers, so that numbers of processes
 -- mean something only where it is the same.
 local machine

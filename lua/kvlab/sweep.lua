@@ -4,6 +4,7 @@
 -- folders, and a claim (kvlab.claim) decides who does what. So any number of runners may work on one folder, and after
 -- any of them was killed the same command goes on.
 local core = require 'kvlab.core'
+local environment = require 'kvlab.environment'
 local experiment = require 'kvlab.experiment'
 local json = require 'kvlab.json'
 local opts = require 'kvlab.options'
@@ -39,10 +40,7 @@ end
 local OWN = { LUA_PATH = true, LUA_PATH_5_4 = true, LUA_CPATH = true, LUA_CPATH_5_4 = true, LUA_INIT = true,
   LUA_INIT_5_4 = true, OPENBLAS_NUM_THREADS = true, KVLAB_THREADS = true }
 local function worker_environment()
-  local list = {}
-  for _, entry in ipairs(system.environment()) do
-    if not OWN[entry:match('^[^=]*')] then list[#list + 1] = entry end
-  end
+  local list = environment.variables(OWN)
   for name, value in pairs { LUA_PATH = package.path, LUA_CPATH = package.cpath, OPENBLAS_NUM_THREADS = '1',
     KVLAB_THREADS = '1' } do
     list[#list + 1] = ('%s=%s'):format(name, value)

@@ -3,11 +3,13 @@
 -- Nothing that a user names reaches gnuplot but as a quoted text: it writes to a temporary file, and we copy that to
 -- where it is wanted. Its own settings (~/.gnuplot) are not read.
 local core = require 'kvlab.core'
+local environment = require 'kvlab.environment'
 local screen = require 'kvlab.plot.screen'
 
 local gnuplot = {}
 
 local PATIENCE <const> = 120 -- seconds
+local OURS <const> = { LD_PRELOAD = true } -- what is loaded into us, such as a sanitizer, is none of gnuplot's business
 
 -- Size is in pixels; a page of PDF is measured in inches. Texts are never markup.
 local TERMINALS = {
@@ -53,7 +55,7 @@ function gnuplot.block(name, rows)
 end
 
 function gnuplot.installed()
-  local process <close> = core.system.spawn({ 'gnuplot', '--version' }, core.system.environment(), '/dev/null')
+  local process <close> = core.system.spawn({ 'gnuplot', '--version' }, environment.variables(OURS), '/dev/null')
   return process ~= nil
 end
 
@@ -85,7 +87,7 @@ function gnuplot.draw(path, width, height, lines, where)
   local ok, problem = core.system.write(temporary.script, script)
   if not ok then screen.problem(where, '%s', problem) end
   local process <close>, failure, code = core.system.spawn({ 'gnuplot', '-d', temporary.script },
-    core.system.environment(), temporary.log)
+    environment.variables(OURS), temporary.log)
   if not process then
     if code ~= 2 then screen.problem(where, 'cannot start %s', failure) end
     screen.problem(where, "file = '%s' needs gnuplot, which is not installed: apt-get install gnuplot-nox; without "
