@@ -34,6 +34,14 @@ local env = ('%sOPENBLAS_NUM_THREADS=1 OMP_WAIT_POLICY=passive KVLAB_BUILD=%s LU
   quote(('%s/lua/?.lua;%s/lua/?/init.lua;%s/tests/lua/?.lua;;'):format(root, root, root)),
   quote(build .. '/lib/?.so;;'))
 
+-- As the command does: BLAS that does not know the processor takes its slowest kernels.
+if not os.getenv('OPENBLAS_CORETYPE') then
+  local pipe = io.popen(env .. [[lua5.4 -e 'print(require("kvlab.core").system.blas_better_core() or "")' 2>/dev/null]])
+  local better = pipe:read('l') or ''
+  pipe:close()
+  if better ~= '' then env = env .. 'OPENBLAS_CORETYPE=' .. better .. ' ' end
+end
+
 local passed, failed, broken = 0, 0, {}
 local function run(name, command)
   if only and not name:find(only, 1, true) then return end

@@ -7,21 +7,27 @@
 #include <cblas.h>
 #include <string.h>
 
-/* Tiles of the output. BLAS packs both operands again in every call, so a tile has to be large
- * enough to pay for that (at 2048: 0.98 of one large call with 512 rows, 0.92 with 256) and small
- * enough to give two threads work at 512 x 512. A product of few rows has only its columns to cut.
+/* Tiles of the output. BLAS packs both operands again in every call, so tiles are as tall as the
+ * threads allow (at 1024 with AVX-512: one call is 1, two tiles 0.96, four 0.92). They are cut
+ * between units of rows, so that every row goes through the same code of BLAS however many tiles
+ * there are: no bit of c depends on the number of threads (the unit suits the kernels for x86-64,
+ * which take 4 or 12 rows at a time, and a tile is never so small that BLAS takes others).
+ * Columns are cut alike for any number of threads.
  */
 enum {
-    TILE_M = 256,
-    TILE_M_MANY = 512, /* when there are four tiles of them */
+    UNIT_M = 12,
+    TILE_M = 96, /* at least */
     TILE_N = 2048,
-    TILE_N_FEW = 256,        /* when m <= TILE_M */
+    TILE_N_FEW = 256,        /* when m < 2 * TILE_M: only the columns are cut */
     THIN = 8,                /* below this many rows or columns: matrix-vector code */
     THIN_ELEMENTS = 1 << 16, /* elements of the large operand per tile: 256 KiB, half an L2 cache */
     DEEP_ELEMENTS = 1 << 17, /* elements of a c that is cut along k, at most: few tiles */
     DEEP_PARTS = 8,
     DEEP_K = 512 /* k of a part at least */
 };
+/* Multiply-adds of a tile: at most, to be stopped within 0.05 s with AVX2; and at least, because
+ * BLAS has other code for small products, below 10^6. */
+static const int64_t TILE_MOST = (int64_t)1 << 32, TILE_LEAST = 1 << 20;
 
 void kvl_blas_single_thread(void) {
     openblas_set_num_threads(1);
@@ -33,6 +39,17 @@ int kvl_blas_threads(void) {
 
 const char *kvl_blas_core(void) {
     return openblas_get_corename();
+}
+
+const char *kvl_blas_better_core(void) {
+#if defined(__x86_64__)
+    if (strcmp(openblas_get_corename(), "Prescott") != 0) return NULL;
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq"))
+        return "SkylakeX";
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return "Haswell";
+#endif
+    return NULL;
 }
 
 static kvl_mat submatrix(kvl_mat a, int64_t row, int64_t col) {
@@ -82,24 +99,25 @@ void kvl_gemm_tile(float *c, int64_t ldc, kvl_mat a, kvl_mat b, float alpha, flo
     }
 }
 
-/* One product or a batch of them, cut into tiles of tile_m x tile_n. */
+/* One product or a batch of them, cut into tiles_m x tiles_n tiles of tile_m x tile_n: the last
+ * row of tiles has the rest, up to UNIT_M - 1 rows more. */
 typedef struct product {
     float *c;
     int64_t ldc, c_step;
     kvl_mat a, b;
     float alpha, beta;
     int64_t m, n, k;
-    int64_t tile_m, tile_n;
+    int64_t tile_m, tile_n, tiles_m, tiles_n;
 } product;
 
 static kvl_status product_tile(void *ctx, int64_t tile, void *scratch, kvl_error *err) {
     (void)scratch;
     (void)err;
     const product *p = ctx;
-    int64_t tiles_m = kvl_tiles(p->m, p->tile_m), tiles_n = kvl_tiles(p->n, p->tile_n);
-    int64_t i = tile % tiles_m * p->tile_m, j = tile / tiles_m % tiles_n * p->tile_n;
-    int64_t batch = tile / tiles_m / tiles_n;
-    int64_t m = p->m - i < p->tile_m ? p->m - i : p->tile_m;
+    int64_t row = tile % p->tiles_m, i = row * p->tile_m;
+    int64_t j = tile / p->tiles_m % p->tiles_n * p->tile_n;
+    int64_t batch = tile / p->tiles_m / p->tiles_n;
+    int64_t m = row == p->tiles_m - 1 ? p->m - i : p->tile_m;
     int64_t n = p->n - j < p->tile_n ? p->n - j : p->tile_n;
     kvl_mat a = p->a, b = p->b;
     a.p += batch * a.step;
@@ -123,6 +141,25 @@ static kvl_status check_ld(const char *name, int64_t ld, int64_t rows, int64_t c
     return KVL_OK;
 }
 
+/* Columns of a tile: all even, of at most `most`. */
+static int64_t even_part(int64_t n, int64_t most) {
+    return kvl_tiles(kvl_tiles(n, kvl_tiles(n, most)), 16) * 16;
+}
+
+/* Tiles of rows: as many as leave every thread one, and none of them too much or too little. */
+static void cut_rows(product *p, int64_t batch) {
+    double row = (double)p->tile_n * (double)p->k, all = row * (double)p->m;
+    int64_t threads = kvl_blas_threads() > 1 ? 1 : kvl_threads();
+    int64_t tiles = batch * p->tiles_n >= 4 * threads ? 1 : threads;
+    while (all / (double)tiles > (double)TILE_MOST)
+        tiles *= 2;
+    if (tiles > p->m / TILE_M) tiles = p->m / TILE_M;
+    while (tiles > 1 && row * (double)(p->m / tiles - UNIT_M) < (double)TILE_LEAST)
+        tiles--;
+    p->tile_m = tiles > 1 ? p->m / UNIT_M / tiles * UNIT_M : p->m;
+    p->tiles_m = tiles;
+}
+
 kvl_status kvl_gemm_batched(float *c, int64_t ldc, int64_t c_step, kvl_mat a, kvl_mat b,
                             float alpha, float beta, int64_t batch, int64_t m, int64_t n, int64_t k,
                             kvl_error *err) {
@@ -133,24 +170,25 @@ kvl_status kvl_gemm_batched(float *c, int64_t ldc, int64_t c_step, kvl_mat a, kv
     if (!status) status = check_ld("b", b.ld, b.trans ? n : k, b.trans ? k : n, err);
     if (!status) status = check_ld("c", ldc, m, n, err);
     if (status) return status;
-    product p = {c, ldc, c_step, a, b, alpha, beta, m, n, k, TILE_M, TILE_N};
-    if (m <= TILE_M) {
-        p.tile_n = TILE_N_FEW;
-    } else {
-        int64_t rows = m >= 4 * TILE_M_MANY ? TILE_M_MANY : TILE_M;
-        p.tile_m = kvl_tiles(kvl_tiles(m, kvl_tiles(m, rows)), 16) * 16; /* even ones */
-    }
+    if (m == 0 || n == 0) return KVL_OK;
+    product p = {c, ldc, c_step, a, b, alpha, beta, m, n, k, m, n, 1, 1};
     /* A thin product reads its large operand once and is bound by memory: its tiles are cut by the
      * elements of that operand, so that the thin side finds them in the cache. */
     int64_t thin = k > 0 ? THIN_ELEMENTS / k : THIN_ELEMENTS;
     if (thin < 16) thin = 16;
-    if (m < THIN)
+    if (m < THIN) {
         p.tile_n = thin;
-    else if (n < THIN)
+        p.tiles_n = kvl_tiles(n, thin);
+    } else if (n < THIN) {
         p.tile_m = thin;
+        p.tiles_m = kvl_tiles(m, thin);
+    } else {
+        p.tile_n = even_part(n, m < 2 * TILE_M ? TILE_N_FEW : TILE_N);
+        p.tiles_n = kvl_tiles(n, p.tile_n);
+        if (m >= 2 * TILE_M) cut_rows(&p, batch);
+    }
     int64_t tiles;
-    if (!kvl_mul(&tiles, kvl_tiles(m, p.tile_m), kvl_tiles(n, p.tile_n)) ||
-        !kvl_mul(&tiles, tiles, batch))
+    if (!kvl_mul(&tiles, p.tiles_m, p.tiles_n) || !kvl_mul(&tiles, tiles, batch))
         return kvl_fail(err, KVL_EINVAL, "gemm: batch of %lld overflows", (long long)batch);
     return kvl_parallel_for(tiles, 0, product_tile, &p, err);
 }

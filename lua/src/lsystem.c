@@ -196,6 +196,12 @@ static int system_blas_core(lua_State *L) {
     return 1;
 }
 
+/* blas_better_core() -> the value of OPENBLAS_CORETYPE that would make BLAS faster here, or nil */
+static int system_blas_better_core(lua_State *L) {
+    lua_pushstring(L, kvl_blas_better_core()); /* of NULL: nil */
+    return 1;
+}
+
 /* sleep(seconds) -> false when a signal ended it early */
 static int system_sleep(lua_State *L) {
     lua_Number s = luaL_checknumber(L, 1);
@@ -295,6 +301,23 @@ static int system_environment(lua_State *L) {
         lua_pushstring(L, environ[i]);
         lua_rawseti(L, -2, i + 1);
     }
+    return 1;
+}
+
+/* exec(words, environment): this process becomes words[1]. Returns only when that fails, a message
+ */
+static int system_exec(lua_State *L) {
+    luaL_checktype(L, 1, LUA_TTABLE);
+    luaL_checktype(L, 2, LUA_TTABLE);
+    lua_settop(L, 2);
+    char **argv = string_list(L, 1), **envp = string_list(L, 2);
+    luaL_argcheck(L, argv[0] != NULL, 1, "expected the name of a program");
+    char **before = environ;
+    environ = envp;
+    execvp(argv[0], argv);
+    int why = errno;
+    environ = before;
+    lua_pushfstring(L, "%s: %s", argv[0], strerror(why));
     return 1;
 }
 
@@ -404,11 +427,13 @@ static const luaL_Reg system_funcs[] = {{"sha256", system_sha256},
                                         {"pid", system_pid},
                                         {"exists", system_exists},
                                         {"blas_core", system_blas_core},
+                                        {"blas_better_core", system_blas_better_core},
                                         {"sleep", system_sleep},
                                         {"catch_terminate", system_catch_terminate},
                                         {"terminated", system_terminated},
                                         {"environment", system_environment},
                                         {"spawn", system_spawn},
+                                        {"exec", system_exec},
                                         {NULL, NULL}};
 
 void kvl_open_system(lua_State *L) {

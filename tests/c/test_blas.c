@@ -69,7 +69,7 @@ static void test_loops(void) {
 /* --- matrix products -------------------------------------------------------------------------- */
 
 /* Largest |kvl_gemm - kvl_gemm_ref| / sqrt(k + 1) on normal inputs; c is compared bit by bit
- * between 1 and 2 threads. */
+ * between one thread and more. */
 static double gemm_error(int64_t batch, int64_t m, int64_t n, int64_t k, bool ta, bool tb,
                          float beta, int pad) {
     int64_t lda = (ta ? m : k) + pad, ldb = (tb ? k : n) + pad, ldc = n + pad;
@@ -77,7 +77,6 @@ static double gemm_error(int64_t batch, int64_t m, int64_t n, int64_t k, bool ta
     float *a = rand_floats(batch * na), *b = rand_floats(batch * nb), *c = rand_floats(batch * nc);
     float *c2 = malloc((size_t)(batch * nc) * sizeof *c2);
     double *ref = malloc((size_t)nc * sizeof *ref);
-    memcpy(c2, c, (size_t)(batch * nc) * sizeof *c2);
     double worst = 0.0;
     float *before = malloc((size_t)(batch * nc) * sizeof *before);
     memcpy(before, c, (size_t)(batch * nc) * sizeof *before);
@@ -87,10 +86,13 @@ static double gemm_error(int64_t batch, int64_t m, int64_t n, int64_t k, bool ta
     kvl_mat ma = {a, lda, ta, na}, mb = {b, ldb, tb, nb};
     kvl_set_threads(1, NULL);
     CHECK(!kvl_gemm_batched(c, ldc, nc, ma, mb, 0.5f, beta, batch, m, n, k, NULL), "failed");
-    kvl_set_threads(2, NULL);
-    CHECK(!kvl_gemm_batched(c2, ldc, nc, ma, mb, 0.5f, beta, batch, m, n, k, NULL), "failed");
-    CHECK(memcmp(c, c2, (size_t)(batch * nc) * sizeof *c) == 0,
-          "%ldx%ldx%ld: 1 and 2 threads differ", (long)m, (long)n, (long)k);
+    for (int threads = 2; threads <= 5; threads += 3) {
+        kvl_set_threads(threads, NULL);
+        memcpy(c2, before, (size_t)(batch * nc) * sizeof *c2);
+        CHECK(!kvl_gemm_batched(c2, ldc, nc, ma, mb, 0.5f, beta, batch, m, n, k, NULL), "failed");
+        CHECK(memcmp(c, c2, (size_t)(batch * nc) * sizeof *c) == 0,
+              "%ldx%ldx%ld: 1 and %d threads differ", (long)m, (long)n, (long)k, threads);
+    }
     for (int64_t i = 0; i < batch; i++) {
         for (int64_t j = 0; j < nc; j++)
             ref[j] = before[i * nc + j];
@@ -108,11 +110,12 @@ static double gemm_error(int64_t batch, int64_t m, int64_t n, int64_t k, bool ta
 static void test_gemm(void) {
     static const int shapes[][4] = {
         /* batch, m, n, k */
-        {1, 1, 1, 1},      {1, 1, 300, 64},   {1, 7, 1000, 129}, {1, 300, 1, 64},
-        {1, 515, 3, 33},   {1, 8, 8, 8},      {1, 37, 41, 43},   {1, 257, 513, 65},
-        {3, 2, 70, 31},    {2, 270, 520, 17}, {1, 5, 5, 0},      {1, 16, 70000, 2},
-        {4, 64, 64, 64},   {1, 530, 2100, 9}, {1, 2200, 40, 12}, {1, 3, 9000, 200},
-        {1, 9000, 2, 200}, {1, 300, 16, 16},
+        {1, 1, 1, 1},       {1, 1, 300, 64},   {1, 7, 1000, 129},  {1, 300, 1, 64},
+        {1, 515, 3, 33},    {1, 8, 8, 8},      {1, 37, 41, 43},    {1, 257, 513, 65},
+        {3, 2, 70, 31},     {2, 270, 520, 17}, {1, 5, 5, 0},       {1, 16, 70000, 2},
+        {4, 64, 64, 64},    {1, 530, 2100, 9}, {1, 2200, 40, 12},  {1, 3, 9000, 200},
+        {1, 9000, 2, 200},  {1, 300, 16, 16},  {1, 403, 119, 334}, {1, 867, 201, 261},
+        {1, 700, 2200, 70},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int trans = 0; trans < 4; trans++)
@@ -120,7 +123,7 @@ static void test_gemm(void) {
                 const int *s = shapes[i];
                 double e = gemm_error(s[0], s[1], s[2], s[3], trans & 1, trans & 2,
                                       beta ? -0.75f : 0.0f, trans == 3 ? 5 : 0);
-                CHECK(e < 1.5e-6, "%dx%dx%dx%d trans %d beta %d: error %g", s[0], s[1], s[2], s[3],
+                CHECK(e < 2.5e-6, "%dx%dx%dx%d trans %d beta %d: error %g", s[0], s[1], s[2], s[3],
                       trans, beta, e);
             }
     float x[4] = {1, 2, 3, 4};

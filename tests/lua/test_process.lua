@@ -18,6 +18,31 @@ end
 
 TestProcess = {}
 
+function TestProcess:test_exec()
+  local script = check.write([[
+    local system = require('kvlab.core').system
+    print(system.exec({ '/nowhere/program' }, {}), os.getenv 'A')
+    io.stdout:flush()
+    system.exec({ 'sh', '-c', 'echo "$1 $A"; exit 3', 'x', "it's" }, { 'A=b c', 'PATH=' .. os.getenv 'PATH' })]])
+  local code, out = check.sh('A=mine lua5.4 ' .. script)
+  lu.assertEquals(out, "/nowhere/program: No such file or directory\tmine\nit's b c\n")
+  lu.assertEquals(code, 3)
+  os.remove(script)
+  check.fails('name of a program', system.exec, {}, {})
+  check.fails('list of strings', system.exec, { 'true', 5 }, {})
+end
+
+-- The command never runs with kernels that BLAS took because it does not know the processor; what the user asks for
+-- stands.
+function TestProcess:test_the_command_picks_kernels()
+  local ask = [[scripts/kvlab -e 'local s = require("kvlab.core").system print(s.blas_core(), s.blas_better_core())']]
+  local code, out = check.sh('env -u OPENBLAS_CORETYPE ' .. ask)
+  lu.assertEquals(code, 0)
+  lu.assertStrMatches(out, '%S+\tnil\n')
+  local _, asked = check.sh('OPENBLAS_CORETYPE=Prescott ' .. ask)
+  if asked:find '^Prescott' then lu.assertStrMatches(asked, 'Prescott\t%S+\n') end
+end
+
 function TestProcess:test_how_it_ended()
   for command, want in pairs { ['exit 0'] = { 'exit', 0 }, ['exit 7'] = { 'exit', 7 },
     ['kill -9 $$'] = { 'signal', 9 }, ['kill -15 $$'] = { 'signal', 15 } } do

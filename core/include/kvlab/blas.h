@@ -31,6 +31,12 @@ KVL_API int kvl_blas_threads(void);
 /* Name of the kernels that BLAS chose for this processor, for reports. */
 KVL_API const char *kvl_blas_core(void);
 
+/* Name of the kernels that this processor could run where BLAS fell back to its oldest ones because
+ * it does not know the processor (OpenBLAS before 0.3.25 on Intel's of 2022 and later: a fifth of
+ * the speed with AVX-512, half of it with AVX2); NULL when its choice stands. BLAS chooses while
+ * it is loaded: only a process started with OPENBLAS_CORETYPE set to this name has them. */
+KVL_API const char *kvl_blas_better_core(void);
+
 /* c [m, n] = alpha * a [m, k] b [k, n] + beta * c. With beta = 0, c is only written. c overlaps no
  * operand. Thin products (m or n below 8) go to matrix-vector code: BLAS is up to 8 times slower
  * there. */

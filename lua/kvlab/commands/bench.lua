@@ -79,7 +79,7 @@ function command.run(args, options)
     local rows = { HEAD }
     for _, r in ipairs(results) do rows[#rows + 1] = row(r) end
     print(table.concat(format.table(rows, ALIGN), '\n'))
-    print(('%d of %d under target'):format(under, #results))
+    print(('%d of %d under target; BLAS kernels: %s'):format(under, #results, core.system.blas_core()))
   end
   return options.strict and under > 0 and 1 or 0
 end
