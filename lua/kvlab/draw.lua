@@ -10,6 +10,7 @@ local layer = require 'kvlab.layer'
 local layout = require 'kvlab.layout'
 local layers = require 'kvlab.draw.layer'
 local opts = require 'kvlab.options'
+local page = require 'kvlab.draw.page'
 local screen = require 'kvlab.plot.screen'
 local shape = require 'kvlab.shape'
 local width_rules = require 'kvlab.widths'
@@ -177,9 +178,10 @@ end
 
 -- --- the picture of a layout ---------------------------------------------------------------------------------------
 
-local OPTIONS = { 'widths', 'width', 'ascii', 'layer', 'order' }
+local OPTIONS = { 'widths', 'width', 'ascii', 'layer', 'order', 'parts', 'file' }
 
 local function draw_layout(L, o)
+  o = page.options(o)
   local sign = SIGNS[screen.ascii(o.ascii) and 'ascii' or 'utf8']
   local width = screen.size(o.width, math.min(screen.columns(), 120), 40, 1000, 'draw: width')
   local widths = width_rules.merge(L.widths, o.widths)
@@ -237,7 +239,8 @@ local function draw_layout(L, o)
     lines[#lines + 1] = ''
     for _, line in ipairs(screen.wrap(legend, width, '  ')) do lines[#lines + 1] = line end
   end
-  return table.concat(lines, '\n')
+  local text = table.concat(lines, '\n')
+  return o.file and page.file(text, o.file, 'draw') or text
 end
 
 -- Layer i of a layout, with the widths that kv.count takes.
@@ -248,14 +251,16 @@ local function draw_one(L, i, o)
     borrowed and ', with widths of v4.1-flash' or '')
   return layers.layer(s, title, attention.softmax_scale(s), { at = i,
     encoder = L.cut and i > L.cut and s.owns and s.layer.source ~= 'input' },
-    { width = o.width, ascii = o.ascii, order = o.order })
+    { width = o.width, ascii = o.ascii, order = o.order, parts = o.parts, file = o.file })
 end
 
--- L:draw { widths =, width =, ascii =, layer = i, order = } -> text
+-- L:draw { widths =, width =, ascii =, file =, layer = i, order =, parts = } -> text, or the name of the file
 function layout.class:draw(options)
   local o = opts.check(options or {}, OPTIONS, 'draw', 'option')
   if o.layer == nil then
-    if o.order then error('draw: order is of one layer; give layer = its number', 0) end
+    for _, name in ipairs { 'order', 'parts' } do
+      if o[name] then error(('draw: %s is of one layer; give layer = its number'):format(name), 0) end
+    end
     return draw_layout(self, o)
   end
   local i = opts.whole(o.layer, 1, 'draw: layer')
@@ -265,7 +270,7 @@ end
 
 -- l:draw(widths, options) -> text. What the layer borrows has to be in a layout.
 function layer.class:draw(widths, options)
-  local o = opts.check(options or {}, { 'width', 'ascii', 'order' }, 'draw', 'option')
+  local o = opts.check(options or {}, { 'width', 'ascii', 'order', 'parts', 'file' }, 'draw', 'option')
   if self.cache == 'share' or self.select == 'share' then
     error(('draw: %s borrows from layers before it; draw it where it stands: L:draw { layer = i }'):format(
       tostring(self)), 0)

@@ -157,4 +157,84 @@ function TestDrawLayer:test_object_and_value()
   check.fails({ 'kv_lora_rank' }, kv.mla.draw, kv.mla, w)
 end
 
+function TestDrawLayer:test_parts()
+  local L = kv.preset 'v4-flash'
+  local all = { 'query', 'cache', 'keys', 'indexer', 'window', 'attention', 'output' }
+  local function draw(parts) return L:draw { layer = 3, ascii = true, width = 80, parts = parts } end
+  lu.assertEquals(draw(all), draw(nil))
+  local titles = { query = '  query', cache = '  global KV', keys = '  index keys', indexer = '  indexer:',
+    window = '  local KV', attention = '  attention over', output = '  output' }
+  for _, part in ipairs(all) do
+    local text = draw { part }
+    for name, title in pairs(titles) do
+      lu.assertEquals(text:find('\n' .. title, 1, true) ~= nil, name == part, part .. ' ' .. name .. '\n' .. text)
+    end
+  end
+  check.fails("parts: this layer has no 'keys'", L.draw, L, { layer = 4, parts = { 'keys' } })
+  check.fails("parts: 'kys' is unknown; did you mean 'keys'?", L.draw, L, { layer = 3, parts = { 'kys' } })
+  check.fails('parts: expected a list of query, cache', L.draw, L, { layer = 3, parts = 'keys' })
+  check.fails('an empty one', L.draw, L, { layer = 3, parts = {} })
+  check.fails('parts is of one layer', L.draw, L, { parts = { 'keys' } })
+end
+
+-- --- files --------------------------------------------------------------------------------------------------------
+
+TestDrawFile = {}
+
+local gnuplot = require 'kvlab.plot.gnuplot'
+
+-- The texts of an SVG, each where it stands, and how many closed frames it has.
+local function svg_of(path)
+  local file <close> = assert(io.open(path, 'rb'))
+  local svg = file:read('a')
+  local words = {}
+  for text in svg:gmatch('<text>(.-)</text>') do words[#words + 1] = text:gsub('<[^>]*>', '') end
+  return table.concat(words, ' '), select(2, svg:gsub(' Z', ''))
+end
+
+-- Characters that are lines in a file, and closed shapes for which each stands: frames, of weights twice.
+local FRAMES = { ['┌'] = 1, ['┏'] = 1, ['╔'] = 2 }
+for _, code in utf8.codes '─│┐└┘━┃┓┗┛═║╗╚╝╌╎▶' do FRAMES[utf8.char(code)] = 0 end
+
+-- Every word of the text is in the file, and every frame.
+function TestDrawFile:test_layouts_and_layers()
+  lu.skipIf(not gnuplot.installed(), 'gnuplot is not installed')
+  local path = os.tmpname() .. '.svg'
+  local v2, v4 = kv.preset 'v2', kv.preset 'v4.1-flash'
+  local cases = { { function(o) return v4:draw(o) end }, { function(o) o.layer = 25 return v4:draw(o) end },
+    { function(o) o.layer, o.order = 1, 'absorb' return v2:draw(o) end },
+    { function(o) return kv.hca:draw(nil, o) end },
+    { function(o) return kv.attention(kv.mqa, { hidden_size = 8, num_attention_heads = 2, head_dim = 4 }):draw(o) end } }
+  for i, case in ipairs(cases) do
+    local text = case[1] { width = 100, ascii = false }
+    lu.assertEquals(case[1] { file = path }, path)
+    local words, closed = svg_of(path)
+    local frames = 0
+    local plain = text:gsub(utf8.charpattern, function(c)
+      frames = frames + (FRAMES[c] or 0)
+      return FRAMES[c] and ' ' or nil
+    end)
+    for word in plain:gmatch('%S+') do
+      word = word:gsub('&', '&amp;'):gsub('<', '&lt;'):gsub('>', '&gt;')
+      lu.assertStrContains(words, word, false, ('case %d'):format(i))
+    end
+    lu.assertEquals(closed, frames, ('case %d'):format(i))
+  end
+  os.remove(path)
+end
+
+function TestDrawFile:test_pixels_and_wrong_names()
+  local L = kv.layout 'full reuse'
+  check.fails({ 'draw: file = x.gif', '.svg, .png or .pdf' }, L.draw, L, { file = 'x.gif' })
+  check.fails({ 'draw: file = 7' }, L.draw, L, { layer = 1, file = 7 })
+  check.fails({ 'ascii is of text' }, L.draw, L, { file = 'x.svg', ascii = true })
+  lu.skipIf(not gnuplot.installed(), 'gnuplot is not installed')
+  local path = os.tmpname() .. '.png'
+  lu.assertEquals(L:draw { file = path, layer = 2 }, path)
+  local file <close> = assert(io.open(path, 'rb'))
+  lu.assertEquals(file:read(4), '\137PNG')
+  os.remove(path)
+  check.fails({ 'draw: file' }, L.draw, L, { file = '/no/such/folder/x.svg' })
+end
+
 check.main()

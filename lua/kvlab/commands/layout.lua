@@ -22,6 +22,7 @@ the presets. The language is in docs/layouts.md.]],
     { 'text', nil, 'print only the text of the layout' },
     { 'draw', nil, 'draw it: who makes and who borrows what, a row for each layer' },
     { 'layer', 'I', 'draw layer I (from 1) as boxes with shapes' },
+    { 'file', 'NAME', 'draw into a file: .svg, .png or .pdf, through gnuplot' },
     counted.OPTIONS.strict,
   },
 }
@@ -48,11 +49,9 @@ function command.run(args, options)
   local result = counted.layout(args[1], counted.parse(options))
   local L = result.layout
 
-  if options.layer then
-    print(cli.as_usage(L.draw, L, { layer = cli.whole(options.layer, '--layer', 1), widths = result.widths }))
-    return
-  elseif options.draw then
-    print(L:draw { widths = result.widths })
+  if options.layer or options.draw or options.file then
+    local layer = options.layer and cli.whole(options.layer, '--layer', 1)
+    print(cli.as_usage(L.draw, L, { layer = layer, widths = result.widths, file = options.file }))
     return
   end
   if options.json then

@@ -6,6 +6,7 @@ local attention = require 'kvlab.attention'
 local boxes = require 'kvlab.draw.boxes'
 local format = require 'kvlab.format'
 local opts = require 'kvlab.options'
+local page = require 'kvlab.draw.page'
 local screen = require 'kvlab.plot.screen'
 local weights = require 'kvlab.weights'
 
@@ -374,7 +375,32 @@ end
 
 -- --- the picture --------------------------------------------------------------------------------------------------
 
-local OPTIONS = { 'width', 'ascii', 'order' }
+local OPTIONS = { 'width', 'ascii', 'order', 'parts', 'file' }
+local PARTS = { 'query', 'cache', 'keys', 'indexer', 'window', 'attention', 'output' }
+
+-- The parts that the layer has, and what draws each.
+function class:parts()
+  local s = self.shape
+  return { query = class.query, cache = s.owner and (s.owns and class.entries or class.borrowed),
+    keys = s.owns and s.layer.keys and class.index_keys, indexer = s.topk and class.index,
+    window = s.window > 0 and class.window, attention = class.attend, output = class.output }
+end
+
+-- asked(parts, given) -> which of them are drawn: all, or those of the list that was given.
+local function asked(parts, given)
+  if given == nil then return parts end
+  if type(given) ~= 'table' or #given == 0 then
+    error(('draw: parts: expected a list of %s, got %s'):format(table.concat(PARTS, ', '),
+      type(given) == 'table' and 'an empty one' or tostring(given)), 0)
+  end
+  local chosen = {}
+  for _, part in ipairs(given) do
+    opts.word(part, PARTS, 'draw: parts')
+    if not parts[part] then error(("draw: parts: this layer has no '%s'"):format(part), 0) end
+    chosen[part] = parts[part]
+  end
+  return chosen
+end
 
 -- What is kept for the whole context and what for the window, in values.
 function class:kept_text()
@@ -393,9 +419,10 @@ function class:kept_text()
   return ('%s; %s weights'):format(table.concat(parts, ' '), number(weights.count(s)))
 end
 
--- draw.layer(s, title, scale, { order =, no_rope =, encoder = }, options) -> text: layer with shape s (kvlab.shape).
+-- draw.layer(s, title, scale, { order =, no_rope =, encoder = }, options) -> text, or the name of the file: a layer with
+-- the shape s (kvlab.shape).
 function draw.layer(s, title, scale, how, options)
-  local o = opts.check(options or {}, OPTIONS, 'draw', 'option')
+  local o = page.options(opts.check(options or {}, OPTIONS, 'draw', 'option'))
   if o.order then opts.word(o.order, attention.orders, 'draw: order') end
   local self = setmetatable({ shape = s, specs = {}, lines = {}, used = {}, scale = scale, at = how.at or 1,
     order = o.order or how.order, no_rope = how.no_rope, encoder = how.encoder, ascii = screen.ascii(o.ascii),
@@ -407,19 +434,17 @@ function draw.layer(s, title, scale, how, options)
   for _, line in ipairs(screen.words(self:kept_text(), self.width - 2)) do
     self.lines[#self.lines + 1] = '  ' .. line
   end
-  self:query()
-  if s.owns then self:entries() elseif s.owner then self:borrowed() end
-  if s.owns and s.layer.keys then self:index_keys() end
-  if s.topk then self:index() end
-  if s.window > 0 then self:window() end
-  self:attend()
-  self:output()
+  local parts = asked(self:parts(), o.parts)
+  for _, part in ipairs(PARTS) do
+    if parts[part] then parts[part](self) end
+  end
   self.lines[#self.lines + 1] = ''
   for _, line in ipairs(screen.wrap(boxes.legend(self.used, self.ascii), self.width, '  ')) do
     self.lines[#self.lines + 1] = line
   end
   for i, line in ipairs(self.lines) do self.lines[i] = screen.cut(line, self.width) end
-  return table.concat(self.lines, '\n')
+  local text = table.concat(self.lines, '\n')
+  return o.file and page.file(text, o.file, 'draw') or text
 end
 
 return draw

@@ -12,6 +12,7 @@ local TINTS = { '#9ecae1', '#fdd49e', '#a1d99b', '#d4b9da', '#fcbba1', '#ffeda0'
 local SHAPES = { 7, 5, 9, 11, 13, 6, 4, 8, 10, 12 } -- filled, then open
 local DENSE <const> = 40 -- points from which error bars become a band
 local NAME <const> = 90 -- characters in the key
+local PAGE <const> = 900 -- pixels
 
 local function turn(list, i) return list[(i - 1) % #list + 1] end
 
@@ -42,9 +43,12 @@ end
 
 -- finish(lines, o) -> width, height: places what is around the plot of o.width x o.height pixels (with its title), of
 -- which o.beside are labels: the texts o.title, o.x, o.y and o.cb, o.axis pixels for the x axis, the key with o.names
--- in as many columns as fit, and o.notes. Texts are cut where they would not fit.
+-- in as many columns as fit, and o.notes. It is as wide as title and x need, up to a page; what does not fit is cut.
 local function finish(lines, o)
-  local across = o.width - 40 - (o.beside or 0)
+  local beside = 40 + (o.beside or 0)
+  local words = math.max(screen.width(o.title or ''), screen.width(o.x or ''))
+  o.width = math.max(o.width, math.min(PAGE, (words * 78 + 9) // 10 + beside))
+  local across = o.width - beside
   for name, room in pairs { title = across, x = across, y = o.height, cb = o.height } do
     local text = o[name] and screen.cut(screen.clean(o[name]), math.max(8, room * 10 // 78))
     if text then lines[#lines + 1] = ('set %s %s'):format(name == 'title' and name or name .. 'label', quote(text)) end

@@ -20,6 +20,11 @@ local TERMINALS = {
 
 local function ending(path) return TERMINALS[path:lower():match('%.(%w+)$') or ''] end
 
+-- A size of letters: SVG counts them in pixels, the others in points.
+function gnuplot.font_size(path, pixels)
+  return path:lower():find('%.svg$') and pixels or math.floor(pixels * 0.75 + 0.5)
+end
+
 -- check_file(path, where): nil, or a name with an ending that can be drawn.
 function gnuplot.check_file(path, where)
   if path == nil then return end
