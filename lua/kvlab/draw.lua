@@ -180,6 +180,22 @@ end
 
 local OPTIONS = { 'widths', 'width', 'ascii', 'layer', 'order', 'parts', 'file' }
 
+-- The second column, of { kind, how many }, gets what the others leave.
+local function fit_kinds(rows, width)
+  local room = width - 2
+  for column = 1, 5 do
+    local widest = 0
+    for _, row in ipairs(rows) do
+      if column ~= 2 then widest = math.max(widest, screen.width(row[column])) end
+    end
+    room = room - widest - (column > 1 and 2 or 0)
+  end
+  for i = 2, #rows do
+    local kind, many = table.unpack(rows[i][2])
+    rows[i][2] = screen.cut(kind, math.max(8, room - screen.width(many))) .. many
+  end
+end
+
 local function draw_layout(L, o)
   o = page.options(o)
   local sign = SIGNS[screen.ascii(o.ascii) and 'ascii' or 'utf8']
@@ -189,13 +205,12 @@ local function draw_layout(L, o)
   local shown = folded(rows, L.cut)
   local caches, selections = lanes_of(rows, shown, 'owner', sign), lanes_of(rows, shown, 'selector', sign)
   local cells = { { 'layer', 'kind', 'window', 'global KV', 'selection' } }
-  local kind_room = math.max(10, width - 62)
   for _, item in ipairs(shown) do
     local row = rows[item.at]
     if row then
       local many = row.last - row.first + 1
-      cells[#cells + 1] = { numbers(row.first, row.last), screen.cut(tostring(row.layer), kind_room)
-        .. (many > 1 and (' %s%d'):format(sign.times, many) or ''), window_text(L, row, widths),
+      cells[#cells + 1] = { numbers(row.first, row.last), { tostring(row.layer),
+        many > 1 and (' %s%d'):format(sign.times, many) or '' }, window_text(L, row, widths),
         ('%s %s'):format(caches[item.at], cache_text(L, row)),
         ('%s %s'):format(selections[item.at], selection_text(L, row, widths)) }
     else
@@ -209,6 +224,7 @@ local function draw_layout(L, o)
   for _, row in ipairs(cells) do
     if row.times then notes[#plain] = row else plain[#plain + 1] = row end
   end
+  fit_kinds(plain, width)
   local at_cut
   for at, line in ipairs(format.table(plain, { 'l', 'l', 'r', 'l', 'l' })) do
     lines[#lines + 1] = screen.cut('  ' .. line, width)

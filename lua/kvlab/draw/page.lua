@@ -12,8 +12,8 @@ local COLUMNS <const> = 100                               -- of a picture when n
 local LIGHT <const>, BROKEN <const> = { '#444444', 'lw 1.2' }, { '#444444', 'lw 1.2 dt (4,4)' }
 local HEAVY <const>, DOUBLE <const> = { '#1f5fa8', 'lw 3' }, { '#6a3d9a', 'lw 1.2' }
 
--- Frames by their left upper corner: the corners to the right and below, the line, whether it is drawn twice, the ground.
--- A light one whose upper edge is ╌ is broken.
+-- Frames by their left upper corner: the corners to the right and below, the line, whether it is drawn twice, and the
+-- ground. A light one whose upper edge is ╌ is broken.
 local FRAMES = {
   ['┌'] = { right = '┐', below = '└', style = LIGHT, ground = 'white' },
   ['┏'] = { right = '┓', below = '┗', style = HEAVY, ground = '#eaf2fb' },
@@ -21,8 +21,8 @@ local FRAMES = {
 }
 
 -- Lines that stand alone: do they lie, how they are drawn, and twice?
-local LINES = { ['─'] = { true, LIGHT }, ['│'] = { false, LIGHT }, ['╌'] = { true, BROKEN }, ['╎'] = { false, BROKEN },
-  ['━'] = { true, HEAVY }, ['┃'] = { false, HEAVY }, ['═'] = { true, DOUBLE }, ['║'] = { false, DOUBLE, true } }
+local LINES = { ['─'] = { true, LIGHT }, ['╌'] = { true, BROKEN }, ['━'] = { true, HEAVY }, ['═'] = { true, DOUBLE },
+  ['│'] = { false, LIGHT }, ['╎'] = { false, BROKEN }, ['┃'] = { false, HEAVY }, ['║'] = { false, DOUBLE, true } }
 
 -- The characters by row and column, and how many columns there are.
 local function grid_of(text)
