@@ -4,7 +4,7 @@ return { number = 1, name = 'cache', title = 'What a KV cache is, and its four f
 A language model writes one token after another. In every layer each token becomes three vectors: a query, a key and
 a value. Attention compares the query of the newest token with the keys of all tokens up to itself; a softmax turns
 these scores into weights that add up to 1, and the output is the sum of the values with those weights. Here is one
-step of one head with vectors of 4 numbers: tokens are rows, and q is the query of the last of five tokens.]],
+such step with vectors of 4 numbers: tokens are rows, and q is the query of the last of five tokens.]],
     code = [[
 X = kv.tensor { {1,0,2,0}, {0,1,0,1}, {2,1,0,0}, {0,0,1,1}, {1,1,0,1} }
 WK = kv.tensor { {1,0,0,0}, {0,0,1,0}, {0,1,0,0}, {0,0,0,1} }
@@ -32,9 +32,11 @@ steps of tokens 1 to 1,000 together? (With a cache it is 1,000.)]],
       working = '1 + 2 + ... + 1000 = 1000 x 1001 / 2 = 500,500, five hundred times as many as with a cache.' } },
 
   { text = [[
-The price is memory. A model has many layers, and in multi-head attention (MHA) each layer has many heads, each with
-keys and values of its own. DeepSeek-V2 with plain MHA would have 60 layers of 128 heads, with 128 numbers for a key
-and 128 for a value, 2 bytes each (BF16). `kv.count` reads the same from a layout.]],
+The price is memory. A model has many layers, and multi-head attention (MHA) does the step above many times side by
+side in each: in heads, each with queries, keys and values of its own. DeepSeek-V2 with plain MHA would have 60
+layers of 128 heads, with 128 numbers for a key and 128 for a value, 2 bytes each (a format called BF16). kvlab
+describes a model by its layout, the list of its layers; `kv.preset 'mha'` is the layout of this one, and `kv.count`
+counts what it stores.]],
     code = [[
 by_hand = 60 * 128 * (128 + 128) * 2
 counted = kv.count(kv.preset 'mha')
@@ -48,9 +50,10 @@ as good as a number, such as `answer(2*3)`.)]],
       code = [[kv.count(kv.preset 'mha', { context = 131072 }).store.total_bytes]] } },
 
   { text = [[
-Memory is one problem, reading is the other. To generate one token, its query meets every key of every layer and
-head, so the whole cache is read: once for each token. How many tokens are generated in a second is then bounded by
-how fast memory can be read.]],
+Memory is one problem, reading is the other. A model works in two ways: a prompt is taken in at once (prefill), then
+tokens are generated one by one, each in a decode step. In a decode step the query of the token meets every key of
+every layer and head, so the whole cache is read, for every token again. How many tokens are generated in a second
+is then bounded by how fast memory can be read.]],
     code = [[
 read = counted.read.total_bytes:tonumber()
 print(('one token reads %.0f GB'):format(read / 1e9))
@@ -86,7 +89,9 @@ bytes_per_token(4)]],
     ask = { question = 'How many bytes per token if m = 8?',
       answer = 'bytes_per_token(8)',
       hint = 'Twice as many tokens share a vector: half of what it was.',
-      working = '512 x 10 x 2 / 8 = 1,280. kvlab counts the same for ten layers that compress 8 tokens to one:',
+      working = [[
+512 x 10 x 2 / 8 = 1,280. kvlab counts the same. A layout can be written as text: hca is a kind of layer (lesson 5),
+/8 lets 8 tokens share a vector, *10 makes ten such layers.]],
       code = [[
 kv.count(kv.layout 'hca/8*10', { records = 'bf16' }).store.bytes_per_token]] } },
 

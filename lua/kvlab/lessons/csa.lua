@@ -62,7 +62,8 @@ Like an HCA entry it goes through RMSNorm and is rotated by RoPE to the position
 block, 4 b; that it also looked at the block before does not change this. Now to the choice. The index keys come
 from a second compressor with weights of its own: the same blocks, the same overlap, but narrower (128 instead of
 512 numbers). So key s and entry s stand for the same tokens, and the number of a picked key is the number of the
-entry to read.]],
+entry to read. Entries and keys together, which grow with the text, are the global KV of a layer; the rows of the
+window are its local KV.]],
     code = [[
 Ck, Zk = kv.random { 16, 6, seed = 4 }, kv.random { 16, 6, seed = 5 }
 keys = kv.compressor { ratio = m, width = 3, overlap = true }
@@ -97,34 +98,28 @@ for t = 2, 10 do line(t) end]],
 
   { text = [[
 The newest entry has no privilege: what is picked depends on the scores alone. The newest tokens are read in any
-case, through the window. The picture shows what a token reads: `e` picked entries, `w` the window of 4, `#` both;
-the dots are complete entries that were left out.]],
+case, through the window. Here is a model of one CSA layer with real caches, and what its token 11 reads: three
+candidates are scored, each with its key, and the entries of the best two are read beside the window of 4.]],
     code = [[
-window, strips = 4, {}
-for t = 8, 12 do
-  local cells, picked = {}, {}
-  for _, b in ipairs(r.top[1][t + 1]:totable()) do picked[b] = true end
-  for s = 0, 15 do
-    local near, far = s <= t and s > t - window, picked[s // m]
-    cells[s + 1] = near and far and '#' or near and 'w' or far and 'e'
-      or s // m < (t + 1) // m and '.' or ' '
-  end
-  strips[#strips + 1] = { 't = ' .. t, cells }
-end
-plot.strip { rows = strips, from = 0, x = 'token' }]],
-    ask = { question = 'How many rows does token 11 read in all, entries and window?',
-      answer = 'math.min(2, (11 + 1) // m) + window',
-      hint = 'Two entries and the window of 4.',
-      working = '2 + 4 = 6. However long the text gets, it stays k + window; an HCA layer would read 3 + 4.' } },
+widths = { hidden_size = 32, num_attention_heads = 2, head_dim = 16,
+  qk_rope_head_dim = 8, sliding_window = 4, index_n_heads = 8,
+  index_head_dim = 16, index_topk = 2, intermediate_size = 32,
+  vocab_size = 16 }
+toy = kv.model('csa', widths)
+kv.trace(toy, { position = 11, records = 'f32' })]],
+    ask = { question = 'How many rows does token 100,000 of this layer read in all, entries and window?',
+      answer = 'math.min(widths.index_topk, (100000 + 1) // m) + widths.sliding_window',
+      hint = 'It has 25,000 candidates and scores them all. How many does it read?',
+      working = [[
+2 + 4 = 6, as token 11 does: however long the text gets, it stays k + window. An HCA layer with blocks of 4 would
+read 25,000 + 4.]] } },
 
   { text = [[
-A CSA layer with weights of its own does all of this. Besides its output it gives the list of what each token
-picked; -1 stands for nothing. In a context of 131,072 tokens each of V4-Flash's 21 CSA layers stores 32,768 entries
-and keys, reads all of the keys, but only 512 entries and 128 window rows.]],
+A layer by itself gives, besides its output, the list of what each token picked; -1 stands for nothing. In a context
+of 131,072 tokens each of V4-Flash's 21 CSA layers stores 32,768 entries and keys, reads all of the keys, but only
+512 entries and 128 window rows.]],
     code = [[
-A = kv.attention(kv.csa, { hidden_size = 32, num_attention_heads = 2,
-  head_dim = 16, qk_rope_head_dim = 8, sliding_window = 4,
-  index_n_heads = 8, index_head_dim = 16, index_topk = 2 })
+A = kv.attention(kv.csa, widths)
 y, picked = A:full(kv.random { 1, 16, 32, seed = 8 })
 for _, t in ipairs { 2, 3, 7, 11, 15 } do print(t, picked[1][t + 1]) end]],
     ask = { question = [[

@@ -108,9 +108,9 @@ end]],
   { text = [[
 Full against Reindex: the same reads, a sixth of the storage. Reindex against Reuse: the same storage, a sixth of
 the search keys. The KV that attention reads is the same in all three, because each layer reads its 512 entries
-whoever stores them. Here is a small model with real caches that has taken 40 tokens: what each layer holds, and what
-the next step reads of its window, of entries and of keys. Each layer holds the 8 rows of its window, 1,024 bytes;
-only Full also holds 20 entries and 20 keys.]],
+whoever stores them. Here is a small model with real caches that has taken 40 tokens: what each layer holds, and
+what the next step reads of its window, of entries and of keys. Each layer holds the 8 rows of its window, 1,024
+bytes; only Full also holds 20 entries and 20 keys.]],
     code = [[
 toy.vocab_size = 100
 m = kv.model('swa full/2 reindex reuse', toy)
@@ -130,31 +130,19 @@ How many keys would a step read with two Reindex layers and no Reuse, full/2 rei
       working = 'Full and both Reindex layers read the 20 keys each: 60.' } },
 
   { text = [[
-This is the layout of V4.1-Flash: 20 encoder layers, a cut, 20 decoder layers. The first line of letters says whose
-entries a layer reads, the second whose selection: a capital letter makes something, the same small letter borrows
-it. Two layers have a window only; the encoder has three groups of [Full, Reuse x 5], each with its own entries. In
-the decoder one Full layer stores for all 20, and four Reindex layers look again (inside a pool, {pool=2048x8}; that
-is the next lesson).]],
+This is the layout of V4.1-Flash: 20 encoder layers, a cut, 20 decoder layers (lesson 10 says what these are). A row
+is a layer, or several that are alike: it makes entries (the global KV) and a selection, or borrows them from the
+layer that is named. Two layers have a window only (swa, for sliding window attention); the encoder has three groups
+of [Full, Reuse x 5], each with its own entries. In the decoder one Full layer stores for all 20, and four Reindex
+layers look again (inside a pool; that is the next lesson).]],
     code = [[
 flash = kv.preset 'v4.1-flash'
-function letters(of, L)
-  local known, line, n = {}, '', 0
-  for i = 1, #L do
-    local j = of(L, i)
-    if j and not known[j] then known[j], n = string.char(65 + n), n + 1 end
-    local letter = j and known[j] or '-'
-    line = line .. (i == j and letter or letter:lower())
-    if i == L.cut then line = line .. ' | ' end
-  end
-  return line
-end
 print(flash)
-print('entries   ' .. letters(flash.owner, flash))
-print('selection ' .. letters(flash.selector, flash))]],
+flash:draw()]],
     ask = { question = [[
 Layers count from 1. At whose selection does layer 31 read its entries? flash:selector(31) computes it.]],
       answer = 'flash:selector(31)',
-      hint = 'In the line of selections find the 31st letter, and the capital one before it.',
+      hint = 'Find the row of layer 31. Its last column names the layer.',
       working = 'Layer 29, a Reindex layer; it reads entries of layer 21, the Full one: flash:owner(31).' } },
 
   { text = [[

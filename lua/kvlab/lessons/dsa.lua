@@ -3,9 +3,9 @@ return { number = 4, name = 'dsa', title = 'DSA: read only the positions that ma
   { text = [[
 MLA made a token's cache small, but a decode step still reads all of it: every position, in every layer. Yet a
 softmax gives most of its weight to few positions. DeepSeek Sparse Attention (DSA, of V3.2) lets a small module, the
-lightning indexer, pick them first. It has three things: a query for each of its heads, one key for each token that
-all heads share, and a weight for each head that the reading token sets. Here are 6 tokens and 2 indexer heads of
-width 3.]],
+lightning indexer, pick them first. It has heads of its own and three things: a query for each of these heads, one
+key for each token that all of them share (the search key, which is cached), and a weight for each head that the
+reading token sets. Here are 6 tokens and 2 indexer heads of width 3.]],
     code = [[
 K = kv.tensor { {1,0,0}, {0,2,0}, {0,0,1},
                 {0,-1,1}, {2,0,0}, {0,1,1} } -- one key a token
@@ -67,9 +67,10 @@ plot.heat { values = r.scores[1], rows = ids, columns = ids, marks = marks,
   { text = [[
 The main attention then works with the picked positions. There are two ways to write that. A mask adds 0 to the
 scores of picked positions and minus infinity to all others; after the softmax their probability is 0. A gather
-takes the picked rows out first and computes with nothing else. The results are the same.]],
+takes the picked rows out first and computes with nothing else. The results are the same. (A row stands for key and
+value at once here, as a latent does when MLA absorbs.)]],
     code = [[
-rows = kv.random { 6, 8, seed = 4 }       -- one row a position, K = V
+rows = kv.random { 6, 8, seed = 4 }       -- one row a position
 q = kv.random { 8, seed = 5 }
 picked = pick(3)
 mask = kv.filled({ 6 }, -math.huge)
@@ -78,6 +79,23 @@ masked = (rows:matmul(q) + mask):softmax():matmul(rows)
 few = rows:index_select(1, picked)        -- 3 rows
 gathered = few:matmul(q):softmax():matmul(few)
 print('the same:', (masked - gathered):abs():max() < 1e-5)]] },
+
+  { text = [[
+A whole layer is MLA with the mask of the indexer. Here are the probabilities of one of its heads, in tenths, for
+sixteen tokens and k = 4: blank is what the mask took away, the future and what was not picked. What is picked need
+not weigh much here: these weights are random, and it is training that makes the indexer rank as the main attention
+would.]],
+    code = [[
+A = kv.attention(kv.dsa, { hidden_size = 32, num_attention_heads = 4,
+  q_lora_rank = 16, kv_lora_rank = 12, qk_nope_head_dim = 8,
+  qk_rope_head_dim = 4, v_head_dim = 8, index_n_heads = 8,
+  index_head_dim = 8, index_topk = 4 })
+x = kv.random { 1, 16, 32, seed = 6 }
+p, labels = A:probabilities(x)             -- {batch, head, token, position}
+seen = kv.where(A:mask(x)[1]:eq(0), p[1][1], -math.huge)
+plot.heat { values = seen, from = 0, upto = 1, digits = true, width = 60,
+  rows = labels.rows, columns = labels.columns, unit = 'probability',
+  x = 'position', y = 'token' }]] },
 
   { text = [[
 What differs is the reading. The mask computed with all 6 rows, the gather with 3. Storage is a third thing: all
@@ -96,9 +114,10 @@ end]],
       working = '128 / 576 = 22 percent: 85,888 bytes instead of 70,272. DSA does not reduce storage.' } },
 
   { text = [[
-V3.2 is deployed with smaller numbers: the 512 latent values in FP8 with 4 scales and the rotary key in BF16 are 656
-bytes, the index key in FP8 with its scale is 132. Each token stores (656 + 132) x 61 layers = 48,068 bytes. At
-131,072 tokens a step reads 2,048 rows of 656 bytes in each layer, and 131,072 keys too.]],
+V3.2 is deployed with smaller numbers: the 512 latent values in FP8 (a byte each) with 4 scales (factors of 4 bytes
+that give the values back their size; lesson 11) and the rotary key in BF16 are 656 bytes, the search key in FP8
+with its scale is 132. Each token stores (656 + 132) x 61 layers = 48,068 bytes. At 131,072 tokens a step reads
+2,048 rows of 656 bytes in each layer, and 131,072 keys too.]],
     code = [[
 read = kv.count(kv.preset 'v3.2').read
 kv_part, key_part = read.kv_bytes:tonumber(), read.index_bytes:tonumber()

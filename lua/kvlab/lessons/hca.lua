@@ -55,64 +55,38 @@ end]] },
   { text = [[
 What can token t read? Of entries only complete ones: entry b holds tokens up to b m + m - 1, so it needs b < (t +
 1) // m. The newest tokens, whose block is still open, would be invisible. So every layer also keeps, for each of
-the last tokens, t included, a vector of its own, projected by a weight of its own and not compressed: the window,
-128 tokens in V4, 4 here. A token may be in an entry and in the window at once.]],
-    code = [[
-window = 4
-function reads(t)
-  return (t + 1) // m, math.min(window, t + 1)
-end
-function picture(t)
-  local entries, near = reads(t)
-  local cells = {}
-  for s = 0, 11 do
-    local in_entry, in_window = s < entries * m, s <= t and s > t - near
-    cells[s + 1] = in_entry and in_window and '#' or in_entry and 'e'
-      or in_window and 'w' or ' '
-  end
-  return { 't = ' .. t, cells }
-end
-plot.strip { rows = { picture(3), picture(4), picture(5), picture(6) },
-  from = 0, x = 'token', legend = { { 'e', 'in an entry that is read' },
-    { 'w', 'in the window' }, { '#', 'in both' } } }]],
-    ask = { question = 'At t = 6, how many rows are read: complete entries and rows of the window together?',
-      answer = '(6 + 1) // m + math.min(window, 6 + 1)',
-      hint = 'Block 0 (tokens 0 to 3) is complete, block 1 (4 to 7) is not; the window holds tokens 3 to 6.',
-      working = 'One entry and four rows: 5. Tokens 4 to 6 are read through the window only, token 3 in both ways.' } },
-
-  { text = [[
-One token later block 1 is complete, by the very token that reads: its own token counts. Nothing is taken out of the
-window for it.]],
-    code = [[
-plot.strip { rows = { picture(6), picture(7) }, from = 0, x = 'token' }]],
-    ask = { question = 'How many rows does token 7 read?',
-      answer = '(7 + 1) // m + math.min(window, 7 + 1)',
-      hint = 'Entries 0 and 1, and the window.',
-      working = [[
-Two entries and four rows: 6. The attention of kvlab can be asked as well: with a query of zeros every row counts
-e^0 = 1 in the denominator of the softmax, so the denominator is the number of rows.]],
-      code = [[
-near = { rows = kv.zeros(1, 8, 2), see = 'window', window = 4 }
-far = { rows = entries, see = 'blocks', ratio = m }
-for _, source in ipairs { near, far } do
-  source.key, source.value = { 1, 2 }, { 1, 2 } -- columns: the same, K = V
-end
-_, log_sum = kv.attend { q = kv.zeros(1, 8, 1, 2), sources = { near, far },
-  lse = true }
-for t = 4, 7 do
-  print(('token %d: %.0f rows'):format(t, log_sum:exp():get(1, t + 1, 1)))
-end]] } },
-
-  { text = [[
-This is a whole model of one HCA layer with real caches in pages. After token 6 and after token 7 the counters say
-how many bytes the step read; divided by the bytes of a row they are the rows. What you change here, the ratio or
-the window, you can count again.]],
+the last tokens, t included, a vector that is not compressed, made by a weight of its own: the window, 128 tokens in
+V4, 4 here. A token may be in an entry and in the window at once. This is a model of one HCA layer with real caches;
+`kv.trace` decodes the token at position 5 and shows what it reads. (The cache of V4 has records of fixed bytes;
+'f32' keeps plain numbers of 4 bytes.)]],
     code = [[
 widths = { hidden_size = 32, num_attention_heads = 2, head_dim = 32,
   qk_rope_head_dim = 8, sliding_window = 4, intermediate_size = 32,
   vocab_size = 16 }
 toy = kv.model('hca/4', widths)
-seq = toy:sequence { records = 'f32' } -- 32 numbers of 4 bytes in a row
+function look(t) return kv.trace(toy, { position = t, records = 'f32' }) end
+look(5)]],
+    ask = { question = 'At t = 6, how many rows are read: complete entries and rows of the window together?',
+      answer = '(6 + 1) // m + math.min(widths.sliding_window, 6 + 1)',
+      hint = 'Block 0 (tokens 0 to 3) is complete, block 1 (4 to 7) is not; the window holds tokens 3 to 6.',
+      working = 'One entry and four rows: 5. Tokens 4 to 6 are read through the window only, token 3 in both ways.',
+      code = 'look(6)' } },
+
+  { text = [[
+One token later block 1 is complete, by the very token that reads: its own token counts. Nothing is taken out of the
+window for it.]],
+    ask = { question = 'How many rows does token 7 read?',
+      answer = '(7 + 1) // m + math.min(widths.sliding_window, 7 + 1)',
+      hint = 'Entries 0 and 1, and the window.',
+            working = 'Two entries and four rows: 6. Tokens 4 to 7 are now read twice, in entry 1 and in the window.',
+      code = 'look(7)' } },
+
+  { text = [[
+The bytes in these tables are no formula: the caches count what is read from them. The same counters step by step,
+as a sequence grows: bytes of a step divided by the 32 x 4 bytes of a row. Change the ratio or the window of `toy`
+and count again.]],
+    code = [[
+seq = toy:sequence { records = 'f32' }
 for t = 0, 7 do
   seq:reset()
   seq:decode(t)
@@ -122,8 +96,9 @@ for t = 0, 7 do
 end]] },
 
   { text = [[
-With m = 128 an entry of 584 bytes serves 128 tokens. V4-Flash has 20 such layers; together they grow by 20 x 584 /
-128 = 91.25 bytes for a token. Every complete entry is read, without an indexer: there are few of them.]],
+With m = 128 an entry of 584 bytes (lesson 11 says of what) serves 128 tokens. V4-Flash has 20 such layers; together
+they grow by 20 x 584 / 128 = 91.25 bytes for a token. Every complete entry is read, without an indexer: there are
+few of them.]],
     ask = { question = 'How many rows does one HCA layer read at a context of 131,072 tokens, with a window of 128?',
       answer = '131072 // 128 + 128',
       hint = 'One entry for 128 tokens, and the window.',

@@ -4,8 +4,8 @@ return { number = 2, name = 'mla', title = 'MLA: one small vector for all heads'
 Multi-head Latent Attention, of DeepSeek-V2, stores one small vector for a token, the latent, from which every head
 can build its key and its value. Three paths leave the input X of a layer, and all of them start from X itself: a
 query latent, the shared KV latent C, and a rotary key KR that will carry the position. Only C and KR are cached.
-Here are 6 tokens in a toy size; rows are tokens, a weight is {in, out}. (Norms are left out; they sit on the
-latents.)]],
+Here are 6 tokens in a toy size; rows are tokens, a weight is {in, out}. (A real layer also normalises the latents,
+which is left out here.)]],
     code = [[
 function W(seed, rows, cols)
   return kv.random { rows, cols, seed = seed } * rows ^ -0.5
@@ -42,8 +42,13 @@ plot.heat { values = P, digits = true, x = 'token that is read',
   y = 'token that reads', unit = 'probability', width = 70 }]] },
 
   { text = [[
-All heads share C and KR: with 128 heads or with 4, the cache holds rank + d_r numbers for a token. In V2 that is
-512 and 64 in each of 60 layers, in 2 bytes.]],
+All heads share C and KR: with 128 heads or with 4, the cache holds rank + d_r numbers for a token. Here are the
+three paths in V2, with the sizes and the names of its weights: an arrow multiplies with the weight that it leads
+to, T is the number of tokens. The weights of all heads lie side by side in one matrix, and C and KR come out of
+one, too. (RMSNorm brings a vector to a standard length; RoPE is the next lesson.) What is kept has a frame of its
+own: 512 and 64 numbers, 2 bytes each, in every one of 60 layers.]],
+    code = [[
+kv.preset 'v2':draw { layer = 1, parts = { 'query', 'cache' } }]],
     ask = { question = 'How many bytes per token does V2 store?',
       answer = '60 * (512 + 64) * 2',
       hint = 'Layers x numbers of a token x bytes.',
@@ -114,9 +119,10 @@ for _, order in ipairs(f.orders) do
 end]] } },
 
   { text = [[
-This is a whole MLA layer with weights and norms, computed in each order. What differs is rounding only. Whichever
-is used, the cache holds the same 576 numbers for a token, here 12 + 4, and a decode step reads nothing else: in V2
-9.06 GB at 131,072 tokens, where MHA reads 515.]],
+A whole MLA layer, with weights and norms, gives the same in each order, up to rounding. Whichever is used, the
+cache holds the same 576 numbers for a token, and a decode step reads nothing else: in V2 9.06 GB at 131,072 tokens,
+where MHA reads 515. The picture shows how V2 decodes: R cached rows meet the query as they are and are then added
+up by P. (0.1147 is 1 / sqrt(128 + 64), times a factor of 1.59 that V2 has for long contexts.)]],
     code = [[
 toy = { hidden_size = 32, num_attention_heads = 4, q_lora_rank = 16,
   kv_lora_rank = 12, qk_nope_head_dim = 8, qk_rope_head_dim = 4,
@@ -127,5 +133,6 @@ for _, order in ipairs { 'expand', 'absorb', 'merged' } do
   y[order] = kv.attention(kv.mla, toy, { order = order }):full(x)
 end
 print(same(y.expand, y.absorb), same(y.expand, y.merged))
-print(kv.count(kv.preset 'v2').read.total_bytes)]] },
+print(kv.count(kv.preset 'v2').read.total_bytes)
+kv.preset 'v2':draw { layer = 1, order = 'absorb', parts = { 'attention' } }]] },
 } }

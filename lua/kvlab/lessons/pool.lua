@@ -61,8 +61,8 @@ plot.strip { from = 0, x = 'position', rows = {
   { text = [[
 At the same time it builds a pool of candidates for the layers to come. Positions are grouped into blocks, here of
 4; these are groups for searching only, nothing is compressed. A block is worth as much as its best position, and
-the best blocks make up the pool, here 3. One place is taken beforehand: the block of the newest position is
-pinned: it is in the pool whatever its score, and counts as one of the 3.]],
+the best blocks make up the pool, here 3. One place is taken beforehand: the block of the newest position is pinned:
+it is in the pool whatever its score, and counts as one of the 3.]],
     code = [[
 first = ask({ 1, 0 }, { k = 4, build = { blocks = 3, block = 4 } })
 for b = 0, 5 do
@@ -183,23 +183,18 @@ plot.line { title = 'Search keys read by a step', x = 'context, tokens',
 
   { text = [[
 In a layout the pool is a field of its owner: full/1{pool=2048x8}, blocks x positions. Here is a model with a small
-pool and real caches; the counters say how many keys each layer has read in one step.]],
+pool and real caches; its token at position 50 is decoded. Layer 1 scores all 51 positions, picks four and builds
+the pool from three blocks, the newest among them; as k = 4 is more than these three, a pick may lie outside. Layer
+2 reads the same four and scores nothing; layer 3 scores the pool and picks again.]],
     code = [[
 toy = { hidden_size = 64, num_attention_heads = 4, head_dim = 32,
   qk_rope_head_dim = 16, q_lora_rank = 32, sliding_window = 8,
   index_n_heads = 8, index_head_dim = 32, index_topk = 4, vocab_size = 100 }
-m = kv.model('full/1{pool=3x4} reuse reindex reindex{pool=none}', toy)
-seq = m:sequence()
-seq:prefill(kv.permutation(100, 1):slice(1, 1, 62))
-seq:reset()
-seq:decode(7)
-for i, read in ipairs(seq:reads().layers) do
-  print(('layer %d %-18s read %2d keys'):format(i, tostring(m.layout[i]),
-    read.index_rows))
-end]],
-    ask = { question = 'The next token is at position 63. How many keys will layer 3, the Reindex layer, read?',
-      answer = '(function() local s = seq:fork() s:reset() s:decode(8) return s:reads().layers[3].index_rows end)()',
-      hint = 'The pool has 3 blocks; the newest one is 60 to 63.',
+m = kv.model('full/1{pool=3x4} reuse reindex', toy)
+kv.trace(m, { position = 50 })]],
+    ask = { question = 'Layer 3 has scored the 11 positions of the pool. How many will it score for the next token, at position 51?',
+      answer = '#kv.trace(m, { position = 51 }).layers[3].scored',
+      hint = 'The pool has 3 blocks of 4; the newest one is 48 to 51.',
       working = [[
-12: three whole blocks. At position 62 the pinned block, which began at 60, had only three positions that exist.]] } },
+12: three whole blocks. At position 50 the pinned block, which began at 48, had only three positions that exist.]] } },
 } }

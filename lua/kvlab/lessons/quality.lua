@@ -25,16 +25,17 @@ row, but not which, guesses among 4. Its loss, the mean of -ln p, is then...?]],
       working = 'ln 4 = 1.386. We will meet that number.' } },
 
   { text = [[
-First, layers with windows of two tokens: each sees its own token and the one before. Does it help to stack them? A
-token that is changed must change what comes later, if it is to be seen there. So change one token at a time and see
-whether the prediction at the last of 12 positions moves. (The weights are random; training cannot make a path that
-is not there.)]],
+First, layers with windows of two tokens: each sees its own token and the one before. (They have keys and values by
+heads, as MHA has, so their kind is spelt out: layer{form=heads,window=2}. The models here consist of attention
+alone.) Does it help to stack them? A token that is changed must change what comes later, if it is to be seen there.
+So change one token at a time and see whether the prediction at the last of 12 positions moves. (The weights are
+random; training cannot make a path that is not there.)]],
     code = [[
 widths = { hidden_size = 32, num_attention_heads = 4,
   num_key_value_heads = 4, head_dim = 8, vocab_size = 16 }
 window = 'layer{form=heads,window=2}'
 function reach(layout)
-  local m, line = kv.model(layout, widths, { ffn = 0 }), ''
+  local m, line = kv.model(layout, widths, { ffn = 0 }), ''  -- no MLPs
   local ids = { 3, 9, 1, 12, 5, 8, 2, 14, 6, 10, 7, 3 }
   local before = m:forward(ids):select(2, 12)
   for t = 1, 12 do
@@ -101,7 +102,7 @@ train('window, full', window .. ' mha')]],
 
   { text = [[
 Next, two layers that see everything but share: a full layer (MHA) stores keys and values, the second reads the same
-ones (reuse). They stand directly on the embeddings.]],
+ones (reuse). They stand directly on the embeddings, the vectors that tokens have before the first layer.]],
     code = [[
 train('full, reuse', 'mha reuse')]],
     ask = { question = 'It has found the set of 4 values, but not which. What accuracy is guessing among them?',

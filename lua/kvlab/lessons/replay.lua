@@ -13,48 +13,32 @@ toy = { hidden_size = 64, num_attention_heads = 4, head_dim = 32,
   index_n_heads = 8, index_head_dim = 32, index_topk = 4,
   intermediate_size = 64, vocab_size = 100 }
 m = kv.model('swa full/2 reuse | full/1 reuse reuse', toy)
-for i = 1, 6 do
-  local owner = m.layout:owner(i)
-  print(('%-7s layer %d, %-6s  window of its own%s'):format(
-    i <= m.layout.cut and 'encoder' or 'decoder', i, m.layout[i],
-    owner and (' + entries of layer %d'):format(owner) or ''))
-end]] },
+m.layout:draw { widths = toy }]] },
 
   { text = [[
-This saves work when a prompt is taken in (prefill). Nobody needs the decoder's output for the tokens of a prompt,
+This saves work in prefill, when a prompt is taken in. Nobody needs the decoder's output for the tokens of a prompt,
 but for the last one, from which the first new token comes. And what later tokens need from the decoder is its
 caches. The global KV comes from the encoder; the windows hold the last few tokens only. So the encoder runs over
 the whole prompt, and the decoder over the last n tokens. The report calls this replay. Here n = 4 for a prompt of
-48 tokens.]],
+48 tokens; the owner of the decoder's entries and keys makes them (k) for all tokens, without running.]],
     code = [[
 prompt = kv.permutation(100, 1):slice(1, 1, 48)
-seq = m:sequence { records = 'f32' }
-seq:prefill(prompt, { replay = 4 })
-rows = {}
-for i = 6, 1, -1 do
-  local skipped = i > m.layout.cut and 44 or 0
-  local cells = ('.'):rep(skipped) .. ('#'):rep(48 - skipped)
-  rows[#rows + 1] = { 'layer ' .. i, cells }
-end
-print(plot.strip { rows = rows, x = 'position in the prompt',
-  legend = { { '#', 'layer runs' }, { '.', 'layer is skipped' } } })
-print('evaluations of a layer at a position:', seq.evaluations)
-print('bytes of entries and keys in layer 4:',
-  seq:stats().layers[4].stored_bytes - seq:stats().layers[5].stored_bytes)]],
+grid = kv.trace.prefill(m, { tokens = prompt, replay = 4 })
+print(grid)
+print('entries of layer 4:', grid.layers[4].entries)]],
     ask = { question = [[
-Layer 4 has an entry and a key for all 48 tokens, 48 x (32 + 32) x 4 bytes, although it ran on four. Without replay
-there would be 6 x 48 = 288 evaluations. V4.1-Flash replays 128 tokens. How many evaluations does it need for a
-prompt of 100,000?]],
+3 x 48 + 3 x 4 = 156 evaluations of a layer at a position, instead of 6 x 48 = 288. V4.1-Flash replays 128 tokens.
+How many does it need for a prompt of 100,000?]],
       answer = '20 * 100000 + 20 * 128',
       hint = '20 layers run on all of the 100,000 tokens and 20 layers on the last 128.',
       working = [[
 2,002,560 instead of 4,000,000: half. That is a count of evaluations; time depends on more.]] } },
 
   { text = [[
-But the result is not the same. A replayed token near the beginning of the replay should see the window rows of the
-tokens before it, and they were never computed. Let us measure: the logits of the last token of the prompt, with
-replay of n tokens and without, as ||difference|| / ||logits||. (A model with random weights is good enough to see
-it.)]],
+But the result is not the same: the picture said so of the last layer's output. A replayed token near the beginning
+of the replay should see the window rows of the tokens before it, and they were never computed. Let us measure what
+it does to the logits, the numbers from which the next token is chosen: those of the last token, with replay of n
+tokens and without, as ||difference|| / ||logits||. (A model with random weights is good enough to see it.)]],
     code = [[
 whole = m:sequence { records = 'f32' }
 want = whole:prefill(prompt)

@@ -34,7 +34,8 @@ What is the score of a query (1, 0) at position 12 with a key (1, 0) at position
   { text = [[
 One pair is not enough: it comes back to where it was after 6.3 positions, so near and far look alike. DeepSeek
 rotates 64 numbers, 32 pairs, with frequencies from 1 down to about 1/7,500. The fast pairs tell neighbours apart,
-the slow ones hardly move for thousands of tokens.]],
+the slow ones hardly move for thousands of tokens. (For long contexts the released models slow the slow ones down
+further; these lessons leave that out.)]],
     code = [[
 list = kv.rope_freqs { channels = 64 }:frequencies()
 for _, i in ipairs { 1, 9, 17, 25, 32 } do
@@ -114,7 +115,7 @@ print('positions 0 to 3 and 1000 to 1003 score the same:',
 
   { text = [[
 The split costs width: 576 numbers for a token instead of 512. It also means that a stored rotary key can never
-move: it was turned for its own position. Later layers, which store one vector as key and value at once, meet this
+move: it was turned for its own position. Later models, which store one vector as key and value at once, meet this
 again, and there the output has to be turned back (lesson 7).]],
     ask = { question = 'Which part of the 576 stored numbers is the rotary key, in percent?',
       answer = '64 / 576 * 100',

@@ -2,9 +2,8 @@
 return { number = 7, name = 'sink', title = 'The sink, one vector as key and value, grouped outputs', steps = {
   { text = [[
 What HCA and CSA layers share is how they attend. The first part is the sink. A softmax gives out exactly 1, even
-when nothing that is read matters; and a query that picked its rows may well have nothing to say about them. So
-every head has a learned number z, and e^z is added to the denominator: a row that is always there, but has no key
-and no value.]],
+when nothing that is read matters to the query. So every head has a learned number z, and e^z is added to the
+denominator: a row that is always there, but has no key and no value.]],
     code = [[
 scores = kv.tensor { 1, 0, -1, 0 }
 function weights(z)
@@ -87,10 +86,12 @@ back?]],
 The third part is the way out of the layer. The outputs of 64 heads of 512 are 32,768 numbers; a matrix from there
 to the 4,096 of V4-Flash's hidden state would have 134 million weights in every layer. Instead the heads form 8
 groups. Each group is reduced to 1,024 numbers with a matrix of its own, and what the groups give, side by side,
-goes through a second matrix to 4,096.]],
+goes through a second matrix to 4,096. Here are attention and output of a CSA layer of V4-Flash, with all three
+parts; T is the number of tokens, R of rows that one reads.]],
     code = [[
 H, c, D, groups, rank = 64, 512, 4096, 8, 1024
-print('one matrix', H * c * D)]],
+print('one matrix would have', H * c * D)
+kv.preset 'v4-flash':draw { layer = 3, parts = { 'attention', 'output' } }]],
     ask = { question = 'How many weights do the 8 matrices of the groups and the second matrix have together?',
       answer = 'groups * (H // groups * c) * rank + groups * rank * D',
       hint = 'A group has 8 heads of 512 numbers in and 1,024 out. The second matrix has 8 x 1,024 in and 4,096 out.',
