@@ -102,8 +102,9 @@ end
 
 -- What the frames mean, of those that `used` names.
 function boxes.legend(used, ascii)
-  local frames, out = FRAMES[ascii and 'ascii' or 'utf8'], {}
-  for _, one in ipairs { { 'weight', 'learned weights, inputs x outputs' }, { 'value', 'values, a row a token' },
+  local look = ascii and 'ascii' or 'utf8'
+  local frames, out = FRAMES[look], {}
+  for _, one in ipairs { { 'weight', ('learned weights, inputs %s outputs'):format(boxes.SIGNS[look].times) }, { 'value', 'values, a row a token' },
     { 'kept', 'kept in the cache' }, { 'borrowed', "another layer's" } } do
     local f = frames[one[1]]
     if used[one[1]] then out[#out + 1] = ('%s%s%s %s'):format(f[4], f[2], f[4], one[2]) end

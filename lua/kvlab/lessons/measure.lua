@@ -78,7 +78,7 @@ end]],
     ask = { question = 'How many entries does this layer have at 1,000 tokens?',
       answer = '1000 // 128',
       hint = '1,000 / 128 = 7.8, and an unfinished block is no entry.',
-      working = '7. The last 104 tokens are in the window, and their block is still open.' } },
+      working = 'The last 104 tokens are in the window, and their block is still open.' } },
 
   { text = [[
 What the machine allocates is a little more than what is stored. Caches consist of pages, here of 64 entries, and

@@ -43,10 +43,11 @@ plot.heat { values = P, digits = true, x = 'token that is read',
 
   { text = [[
 All heads share C and KR: with 128 heads or with 4, the cache holds rank + d_r numbers for a token. Here are the
-three paths in V2, with the sizes and the names of its weights: an arrow multiplies with the weight that it leads
-to, T is the number of tokens. The weights of all heads lie side by side in one matrix, and C and KR come out of
-one, too. (RMSNorm brings a vector to a standard length; RoPE is the next lesson.) What is kept has a frame of its
-own: 512 and 64 numbers, 2 bytes each, in every one of 60 layers.]],
+three paths in V2, with the names and sizes of its weights: an arrow multiplies with the weight that it leads to, T
+is the number of tokens, C is called C^KV, and what a layer keeps of every token is its global KV. The weights of
+all heads lie side by side in one matrix, and C and KR come out of one, too. (RMSNorm brings a vector to a standard
+length; RoPE is the next lesson.) What is kept has a frame of its own: 512 and 64 numbers, 2 bytes each, in every
+one of 60 layers.]],
     code = [[
 kv.preset 'v2':draw { layer = 1, parts = { 'query', 'cache' } }]],
     ask = { question = 'How many bytes per token does V2 store?',

@@ -79,8 +79,8 @@ pool: it searched everything. Which position did it select that is not in the po
       answer = '16',
       hint = 'Look for a mark in the line of the selection that has none below it in the line of the pool.',
       working = [[
-Position 16, in block 4. Its score of 0.7 is among the four best of all positions, but block 4 is the third best of
-all blocks, and after the pinned one only two places are left.]] } },
+It is in block 4. Its score of 0.7 is among the four best of all positions, but block 4 is the third best of all
+blocks, and after the pinned one only two places are left.]] } },
 
   { text = [[
 A Reindex layer has another query, here (0, 1), and wants other positions. It scores the positions of the pool, and
@@ -105,8 +105,8 @@ end]],
       answer = 'common(inside.top, everywhere.top)',
       hint = 'Count the columns in which the last two lines both have a mark.',
       working = [[
-Two, positions 3 and 10. Its favourite, position 16, belongs to block 4, which the Full layer left out. No later
-layer can bring it back, since all of them search in this pool.]] } },
+Positions 3 and 10. Its favourite, position 16, belongs to block 4, which the Full layer left out. No later layer
+can bring it back, since all of them search in this pool.]] } },
 
   { text = [[
 Could V4.1-Flash lose one of the Full layer's own picks, as we have lost position 16? It has k = 512 and a pool of
@@ -130,7 +130,7 @@ end]],
     ask = { question = 'With k = 512, how many blocks must a pool have for every pick of the Full layer to be inside?',
       answer = '513',
       hint = 'The trial: with 5 blocks all is well up to k = 4.',
-      working = '513: one more than k, for the pinned one. V4.1-Flash has four times as many.' } },
+      working = 'One more than k, for the pinned one. V4.1-Flash has four times as many.' } },
 
   { text = [[
 So a pool of V4.1-Flash holds all that the Full layer reads itself, and about 16,000 positions more, for layers that
@@ -196,5 +196,5 @@ kv.trace(m, { position = 50 })]],
       answer = '#kv.trace(m, { position = 51 }).layers[3].scored',
       hint = 'The pool has 3 blocks of 4; the newest one is 48 to 51.',
       working = [[
-12: three whole blocks. At position 50 the pinned block, which began at 48, had only three positions that exist.]] } },
+Three whole blocks. At position 50 the pinned block, which began at 48, had only three positions that exist.]] } },
 } }

@@ -22,7 +22,8 @@ print('largest of E4M3 ' .. kv.number.info('e4m3').max)]],
       answer = "kv.number.decode('e4m3', kv.number.encode('e4m3', 300))",
       hint = 'Which number of the last list is nearest to 300?',
       working = [[
-288: the neighbours are 288 and 320. The error of 4 % is typical; it is at most half a step, 1/16 of the number.]] } },
+The neighbours are 288 and 320, and 300 is nearer to the first. The error of 4 % is typical; it is at most half a
+step, 1/16 of the number.]] } },
 
   { text = [[
 E2M1 ends at 6 and has nothing between 0 and 0.5, but the numbers of a cache may all be below 0.1. So they are
@@ -151,7 +152,7 @@ plot.line { title = 'Error against bytes: groups of 128, 64, 32, 16, 8',
     ask = { question = 'How many bytes has an entry with groups of 8?',
       answer = "kv.record_named('fp4-by-8'):plan({ channels = 512 }).bytes",
       hint = '512 halves of a byte and 512 / 8 scales.',
-      working = '256 + 64 = 320, against 288 with groups of 16: a ninth more for the whole cache.' } },
+      working = '256 + 64 = 320, against 288 with groups of 16: a ninth more for every entry.' } },
 
   { text = [[
 A search key is there to be ranked, so count what happens to the ranking. 100 queries look for the best 64 of about
@@ -192,7 +193,8 @@ end]] },
   { text = [[
 These are the sizes of the records of the five models: elements, scales, padding. An entry went from 65,536 bytes to
 288, by width (32,768 numbers to 512) and by bytes of a number (2 to 0.5625, scales included). The rest of the way
-from 3.9 MB to 890 bytes is the number of layers that store, and of tokens that share an entry.]],
+from 3.9 MB to 890 bytes is the number of layers that store, and of tokens that share an entry; search keys take a
+little of it back.]],
     code = [[
 for _, name in ipairs { 'heads-bf16', 'mla-bf16', 'v3.2-main', 'v4-main',
     'v4.1-main', 'index-fp8', 'index-fp4' } do

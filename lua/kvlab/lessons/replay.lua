@@ -32,7 +32,7 @@ How many does it need for a prompt of 100,000?]],
       answer = '20 * 100000 + 20 * 128',
       hint = '20 layers run on all of the 100,000 tokens and 20 layers on the last 128.',
       working = [[
-2,002,560 instead of 4,000,000: half. That is a count of evaluations; time depends on more.]] } },
+Half of the 4,000,000 without replay. That is a count of evaluations; time depends on more.]] } },
 
   { text = [[
 But the result is not the same: the picture said so of the last layer's output. A replayed token near the beginning
