@@ -1,4 +1,5 @@
--- hint.lua: what the prompt says besides: the name that was probably meant, and that a local is gone.
+-- hint.lua: what the prompt says besides: the name that was probably meant, that a local is gone, and that a word of
+-- lessons was typed where no lesson runs.
 local complete = require 'kvlab.complete'
 local suggest = require 'kvlab.suggest'
 
@@ -55,6 +56,16 @@ function hint.after_nil(code, env, kv, gone)
   if value == nil then return nil end
   local near = meant(name, complete.fields(value, kv))
   return near and near ~= name and ("there is no '%s'; did you mean '%s.%s'?"):format(name, path, near) or nil
+end
+
+-- word(code, env) -> a hint on an input that is a word of lessons, or of other prompts, and means nothing here; or nil.
+function hint.word(code, env)
+  local word = code:match('^%s*(%l+)%s*$')
+  if not word or rawget(env, word) ~= nil then return nil end
+  local lesson = require 'kvlab.lesson'
+  local says = lesson.is_word(word) and 'no lesson runs: ' .. lesson.resume(env) or nil
+  if word ~= 'quit' and word ~= 'exit' then return says end
+  return (says and says .. '; ' or '') .. 'Ctrl-D ends the session'
 end
 
 -- locals(code) -> the names of a `local` statement with which an input begins and after which none of them is used:

@@ -232,7 +232,11 @@ local function label(spec)
 end
 
 -- kv.layout(spec): a list of layers and groups, or { encoder = {...}, decoder = {...} }, or text.
-function layout.new(spec)
+function layout.new(spec, more)
+  if more ~= nil then
+    error(("layout: expected one argument, got a %s beside it; widths, records and name stand beside the layers: "
+      .. "kv.layout { kv.layout 'swa full', widths = { ... } }"):format(type(more)), 0)
+  end
   if type(spec) == 'string' then return require('kvlab.parse').layout(spec) end
   if layer.is(spec) or groups[spec] or state[spec] then spec = { spec } end
   if type(spec) ~= 'table' then

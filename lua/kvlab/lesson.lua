@@ -154,11 +154,12 @@ function words.next(session)
     show(session, here.at + 1)
   else
     keep(session, here.lesson.name, 'done')
-    session.current = nil
+    session.current, session.left = nil, nil
     put_text(session, ("That was lesson '%s'."):format(here.lesson.name))
     for _, l in ipairs(lessons.all()) do
       if l.number > here.lesson.number then
         put_text(session, ("Next: lesson '%s', %s."):format(l.name, l.title))
+        session.left = ("lesson '%s' starts the next one"):format(l.name)
         break
       end
     end
@@ -184,8 +185,8 @@ function words.again(session) show(session, session.current.at) end
 
 function words.quit(session)
   local here = session.current
-  session.current = nil
-  put_text(session, ("lesson '%s' goes on at step %d."):format(here.lesson.name, here.at))
+  session.current, session.left = nil, ("lesson '%s' goes on at step %d"):format(here.lesson.name, here.at)
+  put_text(session, session.left .. '.')
 end
 
 local function answer(session, ...)
@@ -239,6 +240,15 @@ function lesson.word(line, env)
   words[word](session)
   io.stdout:flush()
   return true
+end
+
+-- is_word(word): does it move in a lesson?
+function lesson.is_word(word) return words[word] ~= nil end
+
+-- resume(env) -> how to go on, for a word that was typed while no lesson runs.
+function lesson.resume(env)
+  local session = sessions[env]
+  return session and session.left or "lesson 'NAME' starts one, lesson() lists them"
 end
 
 -- begin_with(name): the next session that is installed begins with this lesson.

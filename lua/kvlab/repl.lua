@@ -46,11 +46,7 @@ local function print_over(...)
 end
 
 -- lesson and answer are there from the first use of `lesson`, or when lessons were loaded before.
-local function install_lessons(env)
-  if package.loaded['kvlab.lesson'] or package.searchpath('kvlab.lesson', package.path) then
-    require('kvlab.lesson').install(env)
-  end
-end
+local function install_lessons(env) require('kvlab.lesson').install(env) end
 
 -- environment(kv) -> the globals of a session.
 function repl.environment(kv)
@@ -152,7 +148,7 @@ function Session:evaluate(chunk, show, code)
     missing = results.n == 1 and results[1] == 'nil'
   end)
   if not ok then return false end
-  local near = missing and hint.after_nil(code, self.env, self.kv, self.gone)
+  local near = hint.word(code, self.env) or missing and hint.after_nil(code, self.env, self.kv, self.gone)
   if near then say('-- ' .. near) end
   self:note_locals(code)
   local took = base.now() - began

@@ -178,6 +178,7 @@ end
 function TestText:test_errors_of_the_lua_form()
   check.fails("text goes through kv.layout 'text'", layout, { 'swa' })
   check.fails('expected a table of layers or a text', layout, 5)
+  check.fails({ 'expected one argument, got a table', 'widths = ' }, layout, 'swa', { widths = { hidden_size = 8 } })
   check.fails('at least one layer', layout, {})
   check.fails({ "unknown field 'enocder'", "'encoder'" }, layout, { enocder = {} })
   check.fails('both', layout, { swa, encoder = { swa }, decoder = { swa } })

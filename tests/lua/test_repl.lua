@@ -145,6 +145,26 @@ function TestHints:test_a_nil_that_is_shown()
   end
 end
 
+-- The words of lessons, where no lesson runs and nothing has their name.
+function TestHints:test_words_of_lessons()
+  local state = directory()
+  local function run(lines) return { piped(lines, 'XDG_STATE_HOME=' .. quote(state)) } end
+  local function ends_with(lines, out, err)
+    local got = run(lines)
+    lu.assertEquals({ got[1], got[2]:sub(-#out), got[3] }, { 0, out, err }, lines)
+  end
+  local none = "-- no lesson runs: lesson 'NAME' starts one, lesson() lists them"
+  ends_with('back', 'nil\n', none .. '\n')
+  ends_with('quit', 'nil\n', none .. '; Ctrl-D ends the session\n')
+  ends_with('exit', 'nil\n', '-- Ctrl-D ends the session\n')
+  ends_with('back = 3\nback', '3\n', '')
+  ends_with('next == _G.next, next {}', 'true\tnil\n', '')
+  ends_with("lesson 'cache'\nnext\nquit\nskip", 'nil\n', "-- no lesson runs: lesson 'cache' goes on at step 2\n")
+  lu.assertStrContains(run("lesson 'cache'\nnext\nquit\nnext")[3], "lesson 'cache' goes on at step 2")
+  lu.assertStrContains(run("lesson('cache', 8)\nnext\nnext")[3], "no lesson runs: lesson 'mla' starts the next one")
+  os.execute('rm -r ' .. quote(state))
+end
+
 function TestHints:test_the_last_error_can_be_explained()
   local code, out, err = piped('kv.count(kv.layout "swa", { conetxt = 1 })\nhelp(_e)')
   lu.assertEquals(code, 1)

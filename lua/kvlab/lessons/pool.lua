@@ -192,7 +192,8 @@ toy = { hidden_size = 64, num_attention_heads = 4, head_dim = 32,
   index_n_heads = 8, index_head_dim = 32, index_topk = 4, vocab_size = 100 }
 m = kv.model('full/1{pool=3x4} reuse reindex', toy)
 kv.trace(m, { position = 50 })]],
-    ask = { question = 'Layer 3 has scored the 11 positions of the pool. How many will it score for the next token, at position 51?',
+    ask = { question = [[
+Layer 3 has scored the 11 positions of the pool. How many will it score for the next token, at position 51?]],
       answer = '#kv.trace(m, { position = 51 }).layers[3].scored',
       hint = 'The pool has 3 blocks of 4; the newest one is 48 to 51.',
       working = [[
