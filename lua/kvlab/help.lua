@@ -2,6 +2,7 @@
 local core = require 'kvlab.core'
 local declarations = require 'kvlab.declarations'
 local layer = require 'kvlab.layer'
+local pager = require 'kvlab.pager'
 local record = require 'kvlab.record'
 local suggest = require 'kvlab.suggest'
 local terminal = require 'kvlab.terminal'
@@ -9,7 +10,8 @@ local topics = require 'kvlab.topics'
 
 local help = {}
 
-local WIDTH <const> = 79
+local WIDTH <const> = 79   -- columns of prose
+local MAP <const> = 200    -- columns of the map
 local MENTIONS <const> = 6 -- places that mention a word which names nothing
 
 -- The map: which files of lua/kvlab/meta are in which area; the others are in the last one.
@@ -245,10 +247,18 @@ local function named(name)
 end
 
 -- --- the map ------------------------------------------------------------------------------------------
-local function joined(words) return table.concat(words, ' ') end
+-- A row of the map: its name and as many of the words as `most` lines take, the last of which says how many are left.
+local function row_of(name, words, separator, columns, most)
+  for n = #words, 0, -1 do
+    local text = table.concat(words, separator, 1, n)
+    if n < #words then text = ('%s ... %d more'):format(text, #words - n) end
+    local lines = terminal.wrap(text, columns, ('  %-10s '):format(name), (' '):rep(13))
+    if #lines <= most or n == 0 then return lines end
+  end
+end
 
--- One screen of 80 columns and 24 lines, the prompt below it included.
-local function map_text()
+-- The rows of the map: { name, words, what stands between them }.
+local function map_rows()
   local of_area, seen, classes, of_kind = {}, {}, {}, {}
   for _, entry in ipairs(in_order()) do
     local area = area_of(entry)
@@ -266,25 +276,42 @@ local function map_text()
     of_kind[topic.kind] = of_kind[topic.kind] or {}
     table.insert(of_kind[topic.kind], topic.name)
   end
-  local lines = { ('kvlab %s: what a KV cache stores and reads, to the byte'):format(core.version) }
-  local function row(name, words) lines[#lines + 1] = cut(('  %-10s %s'):format(name, words)) end
+  local rows = {}
   for _, area in ipairs(AREAS) do
-    if of_area[area[1]] then row(area[1], joined(of_area[area[1]])) end
+    if of_area[area[1]] then rows[#rows + 1] = { area[1], of_area[area[1]], ' ' } end
   end
-  row('objects', joined(classes))
-  row('presets', joined(of_kind.preset or {}))
-  row('glossary', table.concat(of_kind.term or {}, ', '))
-  row('shell', 'kvlab ' .. joined(of_kind.kvlab or {}))
-  if of_kind.lesson then row('lessons', joined(of_kind.lesson)) end
-  lines[#lines + 1] = ''
+  table.move({ { 'objects', classes, ' ' }, { 'presets', of_kind.preset or {}, ' ' },
+    { 'glossary', of_kind.term or {}, ', ' }, { 'shell', of_kind.kvlab or {}, ' ' },
+    { 'lessons', of_kind.lesson or {}, ' ' } }, 1, 5, #rows + 1, rows)
+  return rows
+end
+
+-- On a terminal one screen with the prompt below it: where there are too few lines for all words, long rows say how many
+-- they leave out. A narrow terminal, and a file, get all of them.
+local function map_text()
+  local head = terminal.wrap(('kvlab %s: what a KV cache stores and reads, to the byte'):format(core.version), width())
+  local foot = { '' }
   for _, text in ipairs {
-    "help(x) explains a function, an object, a layer; help 'NAME' whatever has that",
-    "name, also on the left: help(kv.count), help 'Tensor:topk', help 'tensors'.",
+    "help(x) explains a function, an object, a layer; help 'NAME' whatever has that name, also on the left: "
+      .. "help(kv.count), help 'Tensor:topk', help 'tensors'.",
     "help 'the message of an error', or help(_e) after one, says what to do.",
     '_ is the last value, x; shows nothing; TAB completes, Ctrl-C stops, Ctrl-D ends' } do
-    table.move(terminal.wrap(text, width(), '', '  '), 1, 9, #lines + 1, lines)
+    table.move(terminal.wrap(text, width(), '', '  '), 1, 9, #foot + 1, foot)
   end
-  return lines
+  local columns = math.min(terminal.columns(), MAP) - 1
+  local screen = columns >= WIDTH and terminal.lines()
+  local room = screen and screen - 1 - #head - #foot or math.huge
+  local rows, most, lines = map_rows(), math.huge, nil
+  repeat
+    lines = {}
+    for _, row in ipairs(rows) do
+      local of_row = row_of(row[1], row[2], row[3], columns, most)
+      table.move(of_row, 1, #of_row, #lines + 1, lines)
+    end
+    most = math.min(most, 6) - 1
+  until #lines <= room or most == 0
+  table.move(lines, 1, #lines, #head + 1, head)
+  return table.move(foot, 1, #foot, #head + 1, head)
 end
 
 -- --- what help says -----------------------------------------------------------------------------------
@@ -352,8 +379,6 @@ function help.text(...)
 end
 
 -- help(...): prints it. `help()` and `help(nil)` are the same, a nil field explains nothing.
-function help.print(...)
-  io.stdout:write(terminal.fit(help.text(...)), '\n')
-end
+function help.print(...) pager.put(terminal.fit(help.text(...))) end
 
 return help

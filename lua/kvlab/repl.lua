@@ -8,6 +8,7 @@ local core = require 'kvlab.core'
 local complete = require 'kvlab.complete'
 local hint = require 'kvlab.hint'
 local history = require 'kvlab.history'
+local pager = require 'kvlab.pager'
 local preview = require 'kvlab.preview'
 local progress = require 'kvlab.progress'
 local reader = require 'kvlab.reader'
@@ -174,6 +175,9 @@ function Session:take(line)
     local ok, taken = self:guarded(nil, lesson.word, line, self.env)
     if not ok or taken then return ok end
   end
+  if line:find('^%s*more%s*$') and not self.pending and rawget(self.env, 'more') == nil and pager.more() then
+    return true
+  end
   local code = self.pending and self.pending .. '\n' .. line or line
   self.pending = nil
   if not code:find('%S') then return true end
@@ -205,6 +209,7 @@ function repl.run(kv)
   if session.terminal then
     base.catch_interrupts(false)
     progress.show_library(true)
+    pager.at_prompt(true)
     local recent
     remember, recent = history.open()
     read = reader.editing(recent, function(line, word) return complete.names(line, word, session.env, kv) end) or read

@@ -1,4 +1,4 @@
--- terminal.lua: what the terminal can show: how many columns, which characters, whether a line can be drawn over.
+-- terminal.lua: what the terminal can show: how many columns and lines, which characters, whether a line can be drawn over.
 -- Colour is never used, so NO_COLOR asks for nothing that is not so already.
 local base = require('kvlab.core').base
 
@@ -22,7 +22,15 @@ end
 -- as the terminal is.
 function terminal.columns()
   local said = math.tointeger(tonumber(os.getenv('COLUMNS') or ''))
-  return math.max(20, math.min(said and said > 0 and said or base.columns() or 80, 1000))
+  return math.max(20, math.min(said and said > 0 and said or base.screen() or 80, 1000))
+end
+
+-- lines() -> how many lines the screen has, 5 to 1000, or nil where it is no terminal or does not say.
+function terminal.lines()
+  if not base.isatty(1) then return nil end
+  local said = math.tointeger(tonumber(os.getenv('LINES') or ''))
+  local lines = said and said > 0 and said or select(2, base.screen())
+  return lines and math.max(5, math.min(lines, 1000))
 end
 
 -- can_redraw(): is standard error a terminal on which a line can be drawn over the last one?

@@ -83,12 +83,17 @@ static int base_isatty(lua_State *L) {
     return 1;
 }
 
-/* columns() -> the width of the terminal that is the standard output; nothing when it is none */
-static int base_columns(lua_State *L) {
-    struct winsize size;
-    if (ioctl(1, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 0;
-    lua_pushinteger(L, size.ws_col);
-    return 1;
+/* screen() -> columns, lines of the terminal that is the standard output; nothing when it is none,
+ * false for what it does not say */
+static int base_screen(lua_State *L) {
+    struct winsize size = {0};
+    if (ioctl(1, TIOCGWINSZ, &size) != 0) return 0;
+    const unsigned short said[2] = {size.ws_col, size.ws_row};
+    for (int i = 0; i < 2; i++) {
+        lua_pushboolean(L, false);
+        if (said[i]) lua_pushinteger(L, said[i]), lua_replace(L, -2);
+    }
+    return 2;
 }
 
 /* --- Ctrl-C ----------------------------------------------------------------------------------- */
@@ -400,7 +405,7 @@ static const luaL_Reg base_funcs[] = {{"live_bytes", base_live_bytes},
                                       {"blas_single_thread", base_blas_single_thread},
                                       {"keep_memory", base_keep_memory},
                                       {"isatty", base_isatty},
-                                      {"columns", base_columns},
+                                      {"screen", base_screen},
                                       {"catch_interrupts", base_catch_interrupts},
                                       {"interruptible", base_interruptible},
                                       {"hold_interrupts", base_hold_interrupts},

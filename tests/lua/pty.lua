@@ -26,8 +26,8 @@ local quote, slurp = pty.quote, pty.slurp
 local Terminal = {}
 Terminal.__index = Terminal
 
--- start(options): a session. readline = false hides the readline library; state: where history is; term, columns: the
--- terminal; env: more variables, as the shell takes them; prepare: Lua that runs before the prompt.
+-- start(options): a session. readline = false hides the readline library; state: where history is; term, columns, rows:
+-- the terminal; env: more variables, as the shell takes them; prepare: Lua that runs before the prompt.
 function pty.start(options)
   local self = setmetatable({ dir = pty.directory(), seen = 0 }, Terminal)
   local launcher, fifo = self.dir .. '/launch.lua', self.dir .. '/keys'
@@ -44,7 +44,7 @@ function pty.start(options)
   local preload = os.getenv('LD_PRELOAD') or ''
   -- A plain sh dies of the Ctrl-C that its child survives, unless it has a trap of its own.
   local command = ('trap : INT; %s %s lua5.4 %s; echo exit=$?'):format(
-    options.columns and ('stty cols %d;'):format(options.columns) or '',
+    options.columns and ('stty cols %d rows %d;'):format(options.columns, options.rows or 0) or '',
     preload ~= '' and 'LD_PRELOAD=' .. quote(preload) .. ' ASAN_OPTIONS=detect_leaks=0' or '',
     quote(launcher))
   self.process = io.popen(('unset LD_PRELOAD; TERM=%s INPUTRC=/dev/null HOME=%s XDG_STATE_HOME=%s %s '

@@ -253,6 +253,25 @@ function TestTerminals:test_narrow()
   lu.assertNotStrContains(log, '\27')
 end
 
+-- A page of help that is longer than the screen waits for `more`; the map is one screen.
+function TestTerminals:test_low()
+  local s = start { columns = 80, rows = 24, readline = false }
+  s:wait('kvlab> ')
+  s:type('help()\n', 'kvlab 0', 'ends', 'kvlab> ')
+  lu.assertNotStrContains(s.last, ': more')
+  s:type('help(kv.trace)\n', 'kv.trace(what, options) -> Trace', ' more lines: more', 'kvlab> ')
+  s:type('1 + 1\n', '2', 'kvlab> ')
+  s:type('more\n', '--> true', 'kvlab> ')
+  s:type('more\n', 'nil', 'kvlab> ')
+  s:type('help "glossary"\n', ' more lines: more', 'kvlab> ')
+  s:type('more = 7\n', 'kvlab> ') -- a name of one's own
+  s:type('more\n', '7', 'kvlab> ')
+  s:type('\4', 'exit=0')
+  local log = s:finish()
+  local page = log:match('kv%.trace%(what, options%) %-> Trace.-%-%- %d+ more lines: more')
+  lu.assertEquals(select(2, page:gsub('\n', '')), 22) -- and the prompt
+end
+
 -- An ASCII terminal gets ASCII; no terminal gets colours.
 function TestTerminals:test_ascii_and_no_colour()
   local s = start { readline = false, env = 'LC_ALL=C NO_COLOR=1' }
