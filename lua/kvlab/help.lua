@@ -12,6 +12,7 @@ local help = {}
 
 local WIDTH <const> = 79   -- columns of prose
 local MAP <const> = 200    -- columns of the map
+local MOST <const> = 5     -- lines of one of its rows, where not all fit
 local MENTIONS <const> = 6 -- places that mention a word which names nothing
 
 -- The map: which files of lua/kvlab/meta are in which area; the others are in the last one.
@@ -286,8 +287,8 @@ local function map_rows()
   return rows
 end
 
--- On a terminal one screen with the prompt below it: where there are too few lines for all words, long rows say how many
--- they leave out. A narrow terminal, and a file, get all of them.
+-- On a terminal one screen with the prompt below it: where there are too few lines for all words, long rows say how
+-- many they leave out. A narrow terminal, and a file, get all of them.
 local function map_text()
   local head = terminal.wrap(('kvlab %s: what a KV cache stores and reads, to the byte'):format(core.version), width())
   local foot = { '' }
@@ -301,15 +302,17 @@ local function map_text()
   local columns = math.min(terminal.columns(), MAP) - 1
   local screen = columns >= WIDTH and terminal.lines()
   local room = screen and screen - 1 - #head - #foot or math.huge
-  local rows, most, lines = map_rows(), math.huge, nil
-  repeat
-    lines = {}
+  local rows = map_rows()
+  local function filled(most)
+    local lines = {}
     for _, row in ipairs(rows) do
       local of_row = row_of(row[1], row[2], row[3], columns, most)
       table.move(of_row, 1, #of_row, #lines + 1, lines)
     end
-    most = math.min(most, 6) - 1
-  until #lines <= room or most == 0
+    return lines
+  end
+  local most, lines = MOST, filled(math.huge)
+  while #lines > room and most > 0 do lines, most = filled(most), most - 1 end
   table.move(lines, 1, #lines, #head + 1, head)
   return table.move(foot, 1, #foot, #head + 1, head)
 end

@@ -1,5 +1,5 @@
--- pager.lua: a text that is longer than the screen, a screenful at a time: the rest waits until `more` is typed. Only at
--- the prompt, on a terminal that says how many lines it has; elsewhere a text is written whole.
+-- pager.lua: a text that is longer than the screen, a screenful at a time: the rest waits until `more` is typed. Only
+-- at the prompt, on a terminal that says how many lines it has; elsewhere a text is written whole.
 local terminal = require 'kvlab.terminal'
 
 local pager = {}

@@ -88,6 +88,14 @@ function progress.erase()
   if current then erase(current) end
 end
 
+-- over(f) -> f that a bar makes room for: print and io.write, for who prints while work goes on.
+function progress.over(f)
+  return function(...)
+    progress.erase()
+    return f(...)
+  end
+end
+
 -- active(): is there a bar, drawn or not?
 function progress.active() return current ~= nil end
 

@@ -40,11 +40,7 @@ local function guarded_coroutines()
   return own
 end
 
--- A bar of progress goes before something else is printed.
-local function print_over(...)
-  progress.erase()
-  print(...)
-end
+local print_over = progress.over(print)
 
 -- lesson and answer are there from the first use of `lesson`, or when lessons were loaded before.
 local function install_lessons(env) require('kvlab.lesson').install(env) end

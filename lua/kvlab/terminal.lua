@@ -1,4 +1,5 @@
--- terminal.lua: what the terminal can show: how many columns and lines, which characters, whether a line can be drawn over.
+-- terminal.lua: what the terminal can show: how many columns and lines, which characters, whether a line can be drawn
+-- over.
 -- Colour is never used, so NO_COLOR asks for nothing that is not so already.
 local base = require('kvlab.core').base
 

@@ -336,6 +336,20 @@ function TestProgress:test_on_a_terminal()
   for line in log:gmatch('\r(outer[^\r]*)') do lu.assertTrue(#line <= 59, line) end
 end
 
+-- A program that prints while its own loop goes on leaves nothing of the bar.
+function TestProgress:test_of_a_program()
+  local name = check.write [[local sleep = require('kvlab.core').system.sleep
+    for i in require('kvlab').progress(1, 12, 'a label that is longer than what is printed') do
+      sleep(0.1)
+      if i == 8 then print 'said' elseif i == 10 then io.write 'written\n' end
+    end]]
+  local _, out = check.sh(('env -u LD_PRELOAD TERM=xterm timeout 30 script -qfec %s /dev/null < /dev/null'):format(
+    quote('lua5.4 scripts/kvlab run ' .. quote(name))))
+  os.remove(name)
+  lu.assertStrContains(out, '\ra label that is longer')
+  for _, text in ipairs { 'said', 'written' } do lu.assertStrContains(out, (' '):rep(40) .. '\r' .. text .. '\r\n') end
+end
+
 function TestProgress:test_not_on_a_dumb_terminal()
   local s = start { readline = false }
   s:wait('kvlab> ')

@@ -1,5 +1,6 @@
 -- kvlab run FILE [ARGS]: runs an experiment.
 local cli = require 'kvlab.cli'
+local progress = require 'kvlab.progress'
 
 local command = {
   name = 'run',
@@ -29,6 +30,8 @@ function command.run(args)
   if not readable(path) then cli.failed('run: cannot read %s', path) end
   local chunk, problem = loadfile(path, 't')
   if not chunk then cli.failed('%s', problem) end
+  -- This process is the program's: a bar of kv.progress goes before its print and io.write.
+  _G.print, io.write = progress.over(print), progress.over(io.write) -- luacheck: ignore 122
   local result = chunk(table.unpack(args, 2))
   if type(result) == 'table' then cli.failed('%s describes a sweep: kvlab sweep %s', path, path) end
   return result

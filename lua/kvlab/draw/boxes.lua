@@ -104,7 +104,8 @@ end
 function boxes.legend(used, ascii)
   local look = ascii and 'ascii' or 'utf8'
   local frames, out = FRAMES[look], {}
-  for _, one in ipairs { { 'weight', ('learned weights, inputs %s outputs'):format(boxes.SIGNS[look].times) }, { 'value', 'values, a row a token' },
+  for _, one in ipairs { { 'weight', ('learned weights, inputs %s outputs'):format(boxes.SIGNS[look].times) },
+    { 'value', 'values, a row a token' },
     { 'kept', 'kept in the cache' }, { 'borrowed', "another layer's" } } do
     local f = frames[one[1]]
     if used[one[1]] then out[#out + 1] = ('%s%s%s %s'):format(f[4], f[2], f[4], one[2]) end

@@ -419,8 +419,8 @@ function class:kept_text()
   return ('%s; %s weights'):format(table.concat(parts, ' '), number(weights.count(s)))
 end
 
--- draw.layer(s, title, scale, { order =, no_rope =, encoder = }, options) -> text, or the name of the file: the layer of
--- shape s (kvlab.shape).
+-- draw.layer(s, title, scale, { order =, no_rope =, encoder = }, options) -> text, or the name of the file: a layer,
+-- s its shape (kvlab.shape).
 function draw.layer(s, title, scale, how, options)
   local o = page.options(opts.check(options or {}, OPTIONS, 'draw', 'option'))
   if o.order then opts.word(o.order, attention.orders, 'draw: order') end
