@@ -11,6 +11,7 @@ local topics = require 'kvlab.topics'
 local help = {}
 
 local WIDTH <const> = 79   -- columns of prose
+local LIST <const> = 119   -- columns of a list
 local MAP <const> = 200    -- columns of the map
 local MOST <const> = 5     -- lines of one of its rows, where not all fit
 local MENTIONS <const> = 6 -- places that mention a word which names nothing
@@ -112,7 +113,7 @@ local function first_sentence(doc)
 end
 
 local function width() return math.min(terminal.columns() - 1, WIDTH) end
-local function cut(line) return terminal.cut(line, width()) end
+local function cut(line) return terminal.cut(line, math.min(terminal.columns() - 1, LIST)) end
 
 -- Adds a line of two columns, 'name   what it is': what is too long goes on under the second.
 local function add_row(lines, line)
@@ -213,16 +214,23 @@ local function topic_text(topic)
 end
 
 local function list_text(word)
-  local lines = { word }
-  local function add(name, doc) lines[#lines + 1] = cut(('  %-26s  %s'):format(name, first_sentence(doc))) end
+  local rows, longest = {}, 0
+  local function add(name, doc)
+    rows[#rows + 1] = { name, first_sentence(doc) }
+    longest = math.max(longest, math.min(26, terminal.width(name)))
+  end
   if LISTS[word] == 'class' then
     for _, place in ipairs(declarations.place_names()) do
       if not place:find('^kv') then add(place, declarations.index().places[place]) end
     end
-    return lines
+  else
+    for _, topic in ipairs(topics.all()) do
+      if topic.kind == LISTS[word] then add(topic.name, topic.about and { topic.about } or topic.page().lines) end
+    end
   end
-  for _, topic in ipairs(topics.all()) do
-    if topic.kind == LISTS[word] then add(topic.name, topic.about and { topic.about } or topic.page().lines) end
+  local lines = { word }
+  for _, row in ipairs(rows) do
+    lines[#lines + 1] = cut(('  %s%s  %s'):format(row[1], (' '):rep(longest - terminal.width(row[1])), row[2]))
   end
   return lines
 end
@@ -366,7 +374,9 @@ local function of_value(thing)
     return lines
   end
   if found then return type(found) == 'table' and entry_text(found) or place_text(found) end
-  local name = own_of_lua(thing)
+  local name = require('kvlab.lesson').name_of(thing)
+  if name then return topic_text(topics.find('prompt ' .. name)[1]) end
+  name = own_of_lua(thing)
   if name then return { ("%s is Lua's own: see the Lua 5.4 reference manual, section 6."):format(name) } end
   return { ('There is no help for this %s; help() shows what there is.'):format(type(thing)) }
 end

@@ -1,9 +1,13 @@
--- hint.lua: what the prompt says besides: the name that was probably meant, that a local is gone, and that a word of
--- lessons was typed where no lesson runs.
+-- hint.lua: what the prompt says besides: the name that was probably meant, that a local is gone, and how to go on
+-- after a word that means nothing alone.
 local complete = require 'kvlab.complete'
 local suggest = require 'kvlab.suggest'
 
 local hint = {}
+
+-- Functions that are typed without their brackets.
+local CALLED = { help = 'help() shows what there is', lesson = "lesson() lists them, lesson 'NAME' starts one",
+  answer = 'answer(x) answers the question of a lesson' }
 
 local function meant(name, names) return suggest.nearest(name, names) end
 
@@ -58,11 +62,13 @@ function hint.after_nil(code, env, kv, gone)
   return near and near ~= name and ("there is no '%s'; did you mean '%s.%s'?"):format(name, path, near) or nil
 end
 
--- word(code, env) -> a hint on an input that is a word of lessons, or of other prompts, and means nothing here; or nil.
+-- word(code, env) -> a hint on an input that is a word of lessons where none runs, a function without its brackets, or
+-- a word of other prompts; or nil.
 function hint.word(code, env)
   local word = code:match('^%s*(%l+)%s*$')
-  if not word or rawget(env, word) ~= nil then return nil end
-  local lesson = require 'kvlab.lesson'
+  local lesson = word and require 'kvlab.lesson'
+  if not word or rawget(env, word) ~= nil and not lesson.name_of(rawget(env, word)) then return nil end
+  if CALLED[word] then return CALLED[word] end
   local says = lesson.is_word(word) and 'no lesson runs: ' .. lesson.resume(env) or nil
   if word ~= 'quit' and word ~= 'exit' then return says end
   return (says and says .. '; ' or '') .. 'Ctrl-D ends the session'

@@ -15,6 +15,7 @@ local lesson = {}
 
 local MOST_COLUMNS <const> = 80
 local sessions = setmetatable({}, { __mode = 'k' }) -- by environment
+local made = setmetatable({}, { __mode = 'k' })     -- names of the functions of sessions, for help
 local pending -- the lesson that the next session begins with
 
 -- --- writing ------------------------------------------------------------------------------------------
@@ -225,6 +226,7 @@ function lesson.install(env, write)
     if name == nil then list(session) else start(session, name, at) end
   end
   function env.answer(...) answer(session, ...) end
+  made[env.lesson], made[env.answer] = 'lesson', 'answer'
   if pending then
     local name = pending
     pending = nil
@@ -241,6 +243,9 @@ function lesson.word(line, env)
   io.stdout:flush()
   return true
 end
+
+-- name_of(f) -> 'lesson' or 'answer' when f is that function of a session.
+function lesson.name_of(f) return made[f] end
 
 -- is_word(word): does it move in a lesson?
 function lesson.is_word(word) return words[word] ~= nil end

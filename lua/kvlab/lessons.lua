@@ -75,8 +75,9 @@ function lessons.find(name)
   if type(name) == 'number' then
     error(('there is no lesson %s; lesson() lists them'):format(tostring(name)), 0)
   end
-  error(("there is no lesson '%s'%s; lessons: %s"):format(#name > 40 and name:sub(1, 37) .. '...' or name,
-    suggest.phrase(name, names), table.concat(names, ', ')), 0)
+  local near = suggest.phrase(name, names)
+  error(("there is no lesson '%s'%s"):format(#name > 40 and name:sub(1, 37) .. '...' or name,
+    near ~= '' and near or '; lessons: ' .. table.concat(names, ', ')), 0)
 end
 
 -- --- text ---------------------------------------------------------------------------------------------

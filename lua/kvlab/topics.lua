@@ -1,5 +1,5 @@
 -- topics.lua: what kv.help explains besides the functions of kv: terms and errors (lua/kvlab/meta), records, presets,
--- lessons, subcommands.
+-- lessons, what moves in them, subcommands.
 --
 -- A topic has a kind, a name, names (all of them), about (a line, or nil) and page() -> { title, lines, examples,
 -- shell }. An example is {code, expected} and runs as it stands, but that of a lesson, which is typed at the prompt;
@@ -13,7 +13,7 @@ local record = require 'kvlab.record'
 local topics = {}
 
 -- The kinds in the order in which a name is looked up; the words may stand before a name: help 'record f32'.
-topics.kinds = { 'term', 'record', 'preset', 'lesson', 'kvlab' }
+topics.kinds = { 'term', 'record', 'preset', 'lesson', 'prompt', 'kvlab' }
 
 local ANY_WIDTH <const> = { channels = 128 } -- what a record of any width is shown at
 
@@ -55,6 +55,19 @@ local function lesson_page(lesson)
     examples = { { code = ("lesson '%s'"):format(lesson.name), typed = true } } }
 end
 
+-- What there is at the prompt for lessons.
+local PROMPT = { 'lesson', 'answer', 'next', 'back', 'again', 'skip', 'quit' }
+
+local function prompt_page()
+  return { title = 'lesson(name), answer(x), and the words next, back, again, skip, quit', lines = {
+    'lesson() lists the lessons; a name starts one, or goes on where it was left; a second argument is the step.', '',
+    'While a lesson runs, these words move in it when typed alone:', '  next   the next step',
+    '  back   the step before', '  again  this step once more', '  skip   the answer, then the next step',
+    '  quit   leaves it; it goes on there later', '',
+    'answer(x) answers a question: with a number, a word, or a list. answer() asks it again. Any other line is Lua, and',
+    'what a lesson defines stays.' }, examples = { { code = "lesson 'csa'", typed = true } } }
+end
+
 local function command_page(name)
   local cli = require 'kvlab.cli'
   local command = cli.load(name)
@@ -86,6 +99,7 @@ function topics.all()
   for _, lesson in ipairs(lessons()) do
     add('lesson', lesson.name, { lesson.name }, function() return lesson_page(lesson) end, lesson.title)
   end
+  add('prompt', PROMPT[1], PROMPT, prompt_page)
   local cli = require 'kvlab.cli'
   for _, name in ipairs(cli.order) do
     add('kvlab', name, { name }, function() return command_page(name) end, cli.load(name).summary)
