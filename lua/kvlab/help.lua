@@ -127,7 +127,7 @@ end
 
 -- Adds the lines of a text, indented by two and filled to the width of the terminal. Indented lines are rows of a
 -- table, and one that is indented much more goes on with the row before; a blank line, or a word with a colon such
--- as `Errors:`, begins a paragraph.
+-- as `Errors:`, or `Options` begins a paragraph.
 local function add_doc(lines, doc)
   local paragraph, row = {}, nil
   local function flush()
@@ -142,7 +142,7 @@ local function add_doc(lines, doc)
     if row and indent > #row:match('^%s*') + 4 then
       row = row .. ' ' .. line:sub(indent + 1)
     else
-      if row or line == '' or indent > 0 or line:find('^%u%l+: ') then flush() end
+      if row or line == '' or indent > 0 or line:find('^%u%l+: ') or line:find('^Options') then flush() end
       if line == '' then lines[#lines + 1] = ''
       elseif indent > 0 then row = line
       else paragraph[#paragraph + 1] = line end

@@ -8,6 +8,7 @@
 -- Progress is a file of lines `NAME STEP` and `NAME done` (kvlab.state); of each lesson the last line counts.
 local format = require 'kvlab.format'
 local lessons = require 'kvlab.lessons'
+local work = require 'kvlab.progress'
 local screen = require 'kvlab.plot.screen'
 local state = require 'kvlab.state'
 
@@ -81,7 +82,7 @@ end
 local function footer(session)
   local here = session.current
   local what = here.open and 'answer(...), or skip' or here.at < #here.lesson.steps and 'next' or 'next ends the lesson'
-  put(session, ('[%s %d/%d: %s; back, again, quit]'):format(here.lesson.name, here.at, #here.lesson.steps, what))
+  put_text(session, ('[%s %d/%d: %s; back, again, quit]'):format(here.lesson.name, here.at, #here.lesson.steps, what))
 end
 
 local function put_question(session, ask)
@@ -125,7 +126,27 @@ local function show_working(session, ask)
   end
 end
 
--- Starts a lesson at a step. Code of the steps before it runs unseen, for what it defines.
+-- Runs the code of the steps before `at` unseen, for what it defines; false when Ctrl-C stopped it.
+local function prepare(session, l, at)
+  local bar <close> = work.start('the steps before', at - 1)
+  for i = 1, at - 1 do
+    local code = l.steps[i].code
+    local ok, why = true, nil
+    if code then ok, why = lessons.execute(code, session.env, function() end) end
+    if why == 'interrupted' then
+      work.erase()
+      put_text(session, ("interrupted; lesson('%s', 1) begins without the steps before."):format(l.name))
+      return false
+    elseif not ok then
+      work.erase()
+      put(session, ('step %d: %s'):format(i, why))
+    end
+    bar:to(i)
+  end
+  return true
+end
+
+-- Starts a lesson at a step.
 local function start(session, name, at)
   local l = lessons.find(name)
   if at ~= nil and not (math.type(at) == 'integer' and at >= 1 and at <= #l.steps) then
@@ -134,14 +155,10 @@ local function start(session, name, at)
   local known = progress(session)[l.name]
   at = at or known and known.step or 1
   at = math.max(1, math.min(at, #l.steps))
+  session.current = nil
+  put_text(session, ('Lesson %d: %s'):format(l.number, l.title))
+  if not prepare(session, l, at) then return end
   session.current = { lesson = l, at = at }
-  put(session, ('Lesson %d: %s'):format(l.number, l.title))
-  for i = 1, at - 1 do
-    local code = l.steps[i].code
-    local ok, why = true, nil
-    if code then ok, why = lessons.execute(code, session.env, function() end) end
-    if not ok then put(session, ('step %d: %s'):format(i, why)) end
-  end
   show(session, at)
 end
 
@@ -267,7 +284,7 @@ function lesson.all(name, env, write)
   local l = lessons.find(name)
   local session = { env = env, write = write }
   local good = true
-  put(session, ('Lesson %d: %s'):format(l.number, l.title))
+  put_text(session, ('Lesson %d: %s'):format(l.number, l.title))
   for i, step in ipairs(l.steps) do
     put(session)
     put(session, ('--- %d of %d'):format(i, #l.steps))

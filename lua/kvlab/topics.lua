@@ -64,8 +64,8 @@ local function prompt_page()
     'While a lesson runs, these words move in it when typed alone:', '  next   the next step',
     '  back   the step before', '  again  this step once more', '  skip   the answer, then the next step',
     '  quit   leaves it; it goes on there later', '',
-    'answer(x) answers a question: with a number, a word, or a list. answer() asks it again. Any other line is Lua, and',
-    'what a lesson defines stays.' }, examples = { { code = "lesson 'csa'", typed = true } } }
+    'answer(x) answers a question: with a number, a word, or a list. answer() asks it again. Any other line is Lua,',
+    'and what a lesson defines stays.' }, examples = { { code = "lesson 'csa'", typed = true } } }
 end
 
 local function command_page(name)

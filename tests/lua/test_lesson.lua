@@ -389,6 +389,25 @@ function TestFormat:test_interrupt()
   lu.assertEquals({ out, err }, { 'false\tinterrupted\n2\ntrue\n', '' })
 end
 
+-- And in the steps that run before one at which a lesson starts.
+function TestFormat:test_interrupt_before_the_first_step()
+  local name = check.write [[require('kvlab.core').base.catch_interrupts(false)
+    local lessons, lesson = require 'kvlab.lessons', require 'kvlab.lesson'
+    table.insert(lessons.all(), { number = 99, name = 'own', title = 'Own', steps = {
+      { text = 'One.', code = 'io.popen("kill -INT $PPID"):close() while true do end' },
+      { text = 'Two.', code = 'ran = true' }, { text = 'Three.' } } })
+    local env = require('kvlab.repl').environment(require 'kvlab')
+    lesson.install(env)
+    env.lesson('own', 3)
+    print(env.ran, lesson.word('next', env))
+    env.lesson('own', 1)
+    print(lesson.word('next', env))]]
+  local _, out = check.sh('XDG_STATE_HOME=/dev/null timeout 20 lua5.4 ' .. name .. ' 2>/dev/null')
+  os.remove(name)
+  lu.assertStrContains(out, "Lesson 99: Own\ninterrupted; lesson('own', 1) begins without the steps before.\nnil\tfalse\n")
+  lu.assertStrContains(out, '[own 2/3')
+end
+
 TestCommand = {}
 
 local KVLAB <const> = 'XDG_STATE_HOME=/dev/null lua5.4 scripts/kvlab '
