@@ -100,6 +100,7 @@ A first cut was known before DeepSeek: several heads share one key and value. Wi
 the width falls to 1/16, with one group (MQA) to 1/128, but heads that share a key differ in their queries only: all
 of them search the same, and find the same values there. DeepSeek took another path, which is the next lesson.]],
     code = [[
+-- the sizes of the model, under the names of its config.json
 widths = { hidden_size = 5120, num_attention_heads = 128, head_dim = 128 }
 for _, groups in ipairs { 128, 8, 1 } do
   widths.num_key_value_heads = groups

@@ -57,8 +57,8 @@ What can token t read? Of entries only complete ones: entry b holds tokens up to
 1) // m. The newest tokens, whose block is still open, would be invisible. So every layer also keeps, for each of
 the last tokens, t included, a vector that is not compressed, made by a weight of its own: the window, 128 tokens in
 V4, 4 here. A token may be in an entry and in the window at once. This is a model of one HCA layer with real caches;
-`kv.trace` decodes the token at position 5 and shows what it reads. ('f32': rows are kept as plain numbers of 4
-bytes.)]],
+`kv.trace` decodes the token at position 5 and shows what it reads (columns with a dash are for layers that search,
+of which the next lesson has one; 'f32' keeps rows as plain numbers of 4 bytes).]],
     code = [[
 widths = { hidden_size = 32, num_attention_heads = 2, head_dim = 32,
   qk_rope_head_dim = 8, sliding_window = 4, intermediate_size = 32,
