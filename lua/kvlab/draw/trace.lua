@@ -6,6 +6,7 @@ local strip = require 'kvlab.plot.strip'
 
 local draw = {}
 
+local PAGE <const> = 120 -- columns of a file
 local MOST <const> = 24 -- rows of layers that are shown when nobody says which
 
 local number = format.number
@@ -179,7 +180,7 @@ local OPTIONS = { 'width', 'ascii', 'layers', 'file' }
 
 local function check(o)
   o = opts.check(o or {}, OPTIONS, 'draw', 'option')
-  return o, screen.size(o.width, math.min(screen.columns(), 200), 40, 1000, 'draw: width')
+  return o, screen.size(o.width, o.file and PAGE or math.min(screen.columns(), 200), 40, 1000, 'draw: width')
 end
 
 -- draw.step(trace, options) -> text, or the name of the file

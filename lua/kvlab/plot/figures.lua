@@ -9,6 +9,7 @@ local figures = {}
 
 local COLOURS = { '#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000' }
 local TINTS = { '#9ecae1', '#fdd49e', '#a1d99b', '#d4b9da', '#fcbba1', '#ffeda0', '#cccccc' }
+local QUIET = { [' '] = 'white', ['.'] = '#eeeeee' } -- characters of a strip that say: nothing here
 local SHAPES = { 7, 5, 9, 11, 13, 6, 4, 8, 10, 12 } -- filled, then open
 local DENSE <const> = 40 -- points from which error bars become a band
 local NAME <const> = 90 -- characters in the key
@@ -231,7 +232,7 @@ function figures.strip(o, rows, legend, from, every, notes)
       if meaning[char] then names[#names + 1] = name end
       lines[#lines + 1] = block('c' .. i, #cells > 0 and cells or { { low - 10 * every, 1 } })
       plots[#plots + 1] = ("$c%d using 1:2:($1-%s):($1+%s):($2-0.42):($2+0.42) with boxxyerror fs solid noborder "
-        .. "lc rgb '%s'"):format(i, number(half), number(half), char == ' ' and 'white' or turn(TINTS, i))
+        .. "lc rgb '%s'"):format(i, number(half), number(half), QUIET[char] or turn(TINTS, i))
       if #cells > 0 then
         plots[#plots + 1] = ("$c%d using 1:2:(%s) with labels font ',%d' notitle"):format(i, gnuplot.point_label(char),
           math.min(11, size - 4))
