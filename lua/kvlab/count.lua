@@ -116,6 +116,8 @@ function count.model_widths(L, given)
   return count.widths(L, given)
 end
 
+local by_class = setmetatable({}, { __mode = 'k' }) -- of a result: the numbers of each class of layers
+
 -- count.layout(L, options) -> the result (docs/counting.md). options: context (131072), records (as in
 -- shape.asked), widths (changes), access ('gather' or 'mask').
 function count.layout(L, options)
@@ -131,7 +133,9 @@ function count.layout(L, options)
   local deployed, asked = shape.deployed(L, options.records), shape.asked(options.records)
 
   local result = { layout = L, name = L.name or tostring(L), context = N, access = access, widths = widths,
-    borrowed_widths = borrowed, classes = {}, by_class = {} }
+    borrowed_widths = borrowed, classes = {} }
+  local of_class = {}
+  by_class[result] = of_class
   local store = { bytes_per_token = exact(0), fixed_bytes = exact(0), state_bytes = exact(0),
     state_bytes_most = exact(0), total_bytes = exact(0) }
   local read = { selected_bytes = exact(0), window_bytes = exact(0), index_bytes = exact(0) }
@@ -140,7 +144,7 @@ function count.layout(L, options)
     local n = entry.count
     c.count = n
     result.classes[#result.classes + 1] = c
-    result.by_class[entry] = c
+    of_class[entry] = c
     store.bytes_per_token = store.bytes_per_token + c.slope * n
     store.fixed_bytes = store.fixed_bytes + c.fixed * n
     store.state_bytes = store.state_bytes + c.state * n
@@ -169,7 +173,7 @@ end
 -- count.layer(result, i) -> the numbers of layer i (1-based).
 function count.layer(result, i)
   local _, class_of = layout.classes(result.layout)
-  return result.by_class[class_of[i]]
+  return by_class[result][class_of[i]]
 end
 
 -- The four factors of the article for one result: slope = width x layers x bytes / ratio, exactly.
