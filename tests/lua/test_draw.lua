@@ -223,6 +223,20 @@ function TestDrawFile:test_layouts_and_layers()
   os.remove(path)
 end
 
+function TestDrawFile:test_the_command()
+  local path = os.tmpname() .. '.svg'
+  local code, _, err = check.sh('lua5.4 scripts/kvlab layout v2 --file x.gif')
+  lu.assertEquals(code, 2)
+  lu.assertStrContains(err, '.svg, .png or .pdf')
+  lu.skipIf(not gnuplot.installed(), 'gnuplot is not installed')
+  for options, word in pairs { ['--layer 1'] = 'kv_a_proj_with_mqa', ['--draw'] = 'mla', [''] = 'mla' } do
+    local status, out = check.sh(('lua5.4 scripts/kvlab layout v2 %s --file %s'):format(options, path))
+    lu.assertEquals({ status, out }, { 0, path .. '\n' })
+    lu.assertStrContains(svg_of(path), word)
+  end
+  os.remove(path)
+end
+
 function TestDrawFile:test_pixels_and_wrong_names()
   local L = kv.layout 'full reuse'
   check.fails({ 'draw: file = x.gif', '.svg, .png or .pdf' }, L.draw, L, { file = 'x.gif' })

@@ -131,10 +131,10 @@ How many keys would a step read with two Reindex layers and no Reuse, full/2 rei
 
   { text = [[
 This is the layout of V4.1-Flash: 20 encoder layers, a cut, 20 decoder layers (lesson 10 says what these are). A row
-is a layer, or several that are alike: it makes entries (the global KV) and a selection, or borrows them from the
-layer that is named. Two layers have a window only (swa, for sliding window attention); the encoder has three groups
-of [Full, Reuse x 5], each with its own entries. In the decoder one Full layer stores for all 20, and four Reindex
-layers look again (inside a pool; that is the next lesson).]],
+stands for a layer, or for several that are alike. It says whether they make entries (the global KV) and a
+selection, or from which layer they borrow them. Two layers have a window only (swa, for sliding window attention);
+the encoder has three groups of [Full, Reuse x 5], each with its own entries. In the decoder one Full layer stores
+for all 20, and four Reindex layers look again (inside a pool; that is the next lesson).]],
     code = [[
 flash = kv.preset 'v4.1-flash'
 print(flash)
