@@ -90,8 +90,10 @@ static int base_screen(lua_State *L) {
     if (ioctl(1, TIOCGWINSZ, &size) != 0) return 0;
     const unsigned short said[2] = {size.ws_col, size.ws_row};
     for (int i = 0; i < 2; i++) {
-        lua_pushboolean(L, false);
-        if (said[i]) lua_pushinteger(L, said[i]), lua_replace(L, -2);
+        if (said[i])
+            lua_pushinteger(L, said[i]);
+        else
+            lua_pushboolean(L, false);
     }
     return 2;
 }
