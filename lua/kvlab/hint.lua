@@ -28,9 +28,14 @@ local function siblings(code, name, env, kv, methods)
   return of_classes(kv, methods)
 end
 
--- after_error(message, code, env, kv, gone) -> a hint on what Lua says of a nil value, or nil. gone: names that were
--- local to an earlier line.
+-- after_error(message, code, env, kv, gone) -> a hint on what Lua says of a nil value, or of words without quotes, or
+-- nil. gone: names that were local to an earlier line.
 function hint.after_error(message, code, env, kv, gone)
+  if message:find('^syntax error') then
+    local called, word = code:match('^%s*(%l+)%s+([%w_.%-]+)%s*$')
+    if not CALLED[called] then return nil end
+    return ('did you mean ' .. (tonumber(word) and '%s(%s)?' or "%s '%s'?")):format(called, word)
+  end
   local kind, name = message:match("a nil value %((%a+) '([%w_]+)'%)")
   if kind == 'global' then
     if gone[name] then

@@ -42,7 +42,7 @@ end
 
 local print_over = progress.over(print)
 
--- lesson and answer are there from the first use of `lesson`, or when lessons were loaded before.
+-- lesson and answer are there from the first use of one of them, or when lessons were loaded before.
 local function install_lessons(env) require('kvlab.lesson').install(env) end
 
 -- environment(kv) -> the globals of a session.
@@ -52,7 +52,7 @@ function repl.environment(kv)
     if name == 'print' and progress.active() then return print_over end
     local value = _G[name] -- first: a field of kv never hides `table` or `type`
     if value == nil then value = rawget(kv, name) end
-    if value == nil and name == 'lesson' then
+    if value == nil and (name == 'lesson' or name == 'answer') then
       install_lessons(env)
       value = rawget(env, name)
     end
@@ -183,7 +183,7 @@ function Session:take(line)
     self.pending = code
     return true
   end
-  self:complain(show)
+  self:complain(show, code)
   return false
 end
 

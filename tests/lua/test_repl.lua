@@ -120,6 +120,11 @@ function TestHints:test_what_was_meant()
     { 'kv.laoyut', "kvlab has no 'laoyut'; did you mean 'layout'?\n" },
     { 'local width = 4\nwidth + 1', "attempt to perform arithmetic on a nil value (global 'width')\n"
       .. "-- 'width' was local to the line that made it: write width = ... without local\n" },
+    { 'lesson csa', "syntax error near 'csa'\n-- did you mean lesson 'csa'?\n" },
+    { 'help v4.1-flash', "syntax error near 'v4'\n-- did you mean help 'v4.1-flash'?\n" },
+    { ' help  top-k', "syntax error near 'top'\n-- did you mean help 'top-k'?\n" },
+    { 'answer 42', "syntax error near '42'\n-- did you mean answer(42)?\n" },
+    { 'count swa', "syntax error near 'swa'\n" },
     { 'qqqqqq()', "attempt to call a nil value (global 'qqqqqq')\n" },
   }
   for _, case in ipairs(cases) do
@@ -161,6 +166,7 @@ function TestHints:test_words_of_lessons()
   ends_with('lesson = 3\nlesson', '3\n', '')
   lu.assertEquals(run('lesson')[3], "-- lesson() lists them, lesson 'NAME' starts one\n")
   lu.assertEquals(run('lesson()\nanswer')[3], '-- answer(x) answers the question of a lesson\n')
+  lu.assertEquals(run('answer(3)')[2], 'No question is open. lesson() lists the lessons.\n')
   lu.assertEquals(run('help')[3], '-- help() shows what there is\n')
   ends_with('next == _G.next, next {}', 'true\tnil\n', '')
   ends_with("lesson 'cache'\nnext\nquit\nskip", 'nil\n', "-- no lesson runs: lesson 'cache' goes on at step 2\n")
@@ -183,7 +189,7 @@ local LESSONS = [[
 local words = {}
 package.loaded['kvlab.lesson'] = {
   install = function(env)
-    assert(not env.answer, 'installed twice')
+    assert(not rawget(env, 'answer'), 'installed twice')
     function env.lesson(name) words.running = name print('lesson ' .. name) end
     function env.answer(x) print('answered ' .. x) end
   end,
