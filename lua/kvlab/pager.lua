@@ -16,7 +16,7 @@ local function write(lines)
   local many = screen and #lines >= screen and screen - KEPT or #lines
   io.stdout:write(table.concat(lines, '\n', 1, many), '\n')
   rest = many < #lines and table.move(lines, many + 1, #lines, 1, {}) or nil
-  if rest then io.stdout:write(('-- %d more lines: more\n'):format(#rest)) end
+  if rest then io.stdout:write(('-- %d more lines; `more` shows them\n'):format(#rest)) end
 end
 
 -- put(text): writes the lines of a text, or as many as the screen has.
