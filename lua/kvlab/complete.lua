@@ -93,7 +93,7 @@ function complete.globals(env, kv)
   for _, t in ipairs { env, kv, _G } do
     for name in next, t do add(name) end
   end
-  if package.searchpath('kvlab.lesson', package.path) then add 'lesson' end -- made when it is first used
+  add 'lesson' add 'answer' -- made when they are first used
   return names
 end
 
@@ -105,7 +105,8 @@ local function in_code(line, env, kv)
     return value and complete.fields(value, kv, mark == ':') or {}
   end
   if not joined and line:find('[%.:%)%]\'"]%s*[.:][%w_]*$') then return {} end -- of a value that only a call would give
-  return table.move(KEYWORDS, 1, #KEYWORDS, 1, complete.globals(env, kv))
+  local names = complete.globals(env, kv)
+  return table.move(KEYWORDS, 1, #KEYWORDS, #names + 1, names)
 end
 
 -- --- inside a string ----------------------------------------------------------------------------------

@@ -31,6 +31,11 @@ function TestComplete:test_fields_and_methods()
   lu.assertEquals(names 'f(kv.js', 'json')
   lu.assertEquals(names 'js', 'json')
   lu.assertEquals(names 'functi', 'function')
+  local all = ' ' .. names '' .. ' '
+  for _, t in ipairs { kv, _G, env } do
+    for name in next, t do lu.assertStrContains(all, ' ' .. name .. ' ') end
+  end
+  lu.assertStrContains(all, ' and answer ')
   lu.assertEquals(names 'record_.', 'other own plan size')
   lu.assertEquals(names 'record_:', 'other plan')
   lu.assertEquals(names 'text:up', 'upper')
