@@ -31,12 +31,14 @@ function emit.list(o)
   return table.concat(lines, '\n')
 end
 
--- Two minutes before the end of a task, or half of its time; Slurm looks every half minute.
-local function warning(minutes) return minutes and math.min(120, math.ceil(minutes) * 30) or 120 end
+-- How many seconds before the end of a task it is warned. Slurm looks every half minute, and warns so much too early.
+local function warning(minutes) return minutes and math.min(120, math.ceil(minutes) * 15) or 120 end
 
 -- emit.slurm { ..., name =, jobs =, minutes = } -> the text of an array script for sbatch. Slurm warns the script by
 -- SIGUSR1 before the time is up; then the worker stops at a checkpoint, and the task is queued again. SIGTERM says that
 -- Slurm ends the task (scancel, preemption, scontrol requeue): whether it is queued again is not for the script to say.
+-- A signal that comes while the shell waits ends the waiting with a status of its own, so the shell waits again; 127 says
+-- that it has the status of the worker already.
 function emit.slurm(o)
   local ids = {}
   for i, point in ipairs(o.points) do ids[i] = point.id end
@@ -47,18 +49,19 @@ function emit.slurm(o)
   lines[#lines + 1] = ('set -- %s'):format(table.concat(ids, ' \\\n  '))
   lines[#lines + 1] = [[
 shift "$SLURM_ARRAY_TASK_ID"
-warned=''
-trap 'warned=yes; kill -TERM "$worker" 2>/dev/null' USR1
-trap 'kill -TERM "$worker" 2>/dev/null' TERM]]
+trap 'signalled=yes warned=yes; kill -TERM "$worker" 2>/dev/null' USR1
+trap 'signalled=yes; kill -TERM "$worker" 2>/dev/null' TERM
+status=127 signalled=yes warned=no]]
   lines[#lines + 1] = command(o) .. '"$1" &'
   lines[#lines + 1] = [[
 worker=$!
-while :; do
-  wait "$worker" # a signal ends it, too
-  status=$?
-  kill -0 "$worker" 2>/dev/null || break
+while [ "$signalled" = yes ]; do
+  signalled=no
+  wait "$worker"
+  code=$?
+  [ "$code" -eq 127 ] || status=$code
 done
-if [ "$warned" ] && [ "$status" -eq 143 ]; then
+if [ "$warned" = yes ] && [ "$status" -eq 143 ]; then
   scontrol requeue "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
 fi
 exit "$status"]]

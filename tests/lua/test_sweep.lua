@@ -420,7 +420,7 @@ function TestOthers:test_emit_slurm()
     pipe:close()
   end
   lu.assertEquals(text_of(bin .. '/asked'), 'requeue 7_2\n')
-  lu.assertStrContains(good(('%s --dir %s --emit slurm --budget 2'):format(file, dir)), '--signal=B:USR1@60\n')
+  lu.assertStrContains(good(('%s --dir %s --emit slurm --budget 2'):format(file, dir)), '--signal=B:USR1@30\n')
 end
 
 -- --- the report ---------------------------------------------------------------------------------------------------
