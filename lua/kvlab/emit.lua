@@ -37,8 +37,9 @@ local function warning(minutes) return minutes and math.min(120, math.ceil(minut
 -- emit.slurm { ..., name =, jobs =, minutes = } -> the text of an array script for sbatch. Slurm warns the script by
 -- SIGUSR1 before the time is up; then the worker stops at a checkpoint, and the task is queued again. SIGTERM says that
 -- Slurm ends the task (scancel, preemption, scontrol requeue): whether it is queued again is not for the script to say.
--- A signal that comes while the shell waits ends the waiting with a status of its own, so the shell waits again; 127 says
--- that it has the status of the worker already.
+-- The traps are set when the worker is there: started under them, it would lose a signal that comes before its exec. A
+-- signal ends the waiting of the shell with a status of its own, so the shell waits again; 127 says that it has the
+-- status of the worker already.
 function emit.slurm(o)
   local ids = {}
   for i, point in ipairs(o.points) do ids[i] = point.id end
@@ -47,14 +48,13 @@ function emit.slurm(o)
     '#SBATCH --requeue', '#SBATCH --open-mode=append', '#SBATCH --signal=B:USR1@' .. warning(o.minutes) }
   if o.minutes then lines[#lines + 1] = ('#SBATCH --time=%d'):format(math.ceil(o.minutes)) end
   lines[#lines + 1] = ('set -- %s'):format(table.concat(ids, ' \\\n  '))
-  lines[#lines + 1] = [[
-shift "$SLURM_ARRAY_TASK_ID"
-trap 'signalled=yes warned=yes; kill -TERM "$worker" 2>/dev/null' USR1
-trap 'signalled=yes; kill -TERM "$worker" 2>/dev/null' TERM
-status=127 signalled=yes warned=no]]
+  lines[#lines + 1] = 'shift "$SLURM_ARRAY_TASK_ID"'
   lines[#lines + 1] = command(o) .. '"$1" &'
   lines[#lines + 1] = [[
 worker=$!
+trap 'signalled=yes warned=yes; kill -TERM "$worker" 2>/dev/null' USR1
+trap 'signalled=yes; kill -TERM "$worker" 2>/dev/null' TERM
+status=127 signalled=yes warned=no
 while [ "$signalled" = yes ]; do
   signalled=no
   wait "$worker"
