@@ -1,5 +1,5 @@
--- results.lua DIR [ID]: prints what the runs of toys.lua in DIR came to, all that does not depend on the time they took:
--- the report, and of each run its result, its metrics and the digest of its last tensors. Or that of one run.
+-- results.lua DIR [ID]: prints what the runs of toys.lua in DIR came to, all that does not depend on the time they
+-- took: the report, and of each run its result, its metrics and the digest of its last tensors. Or that of one run.
 local core = require 'kvlab.core'
 local json = require 'kvlab.json'
 local kv = require 'kvlab'

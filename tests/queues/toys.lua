@@ -1,5 +1,6 @@
--- toys.lua: the sweep of scripts/test-queues: four trainings of a fraction of a second. While the folder of the runs has
--- a file `hold`, each stays at step 12, two after a checkpoint, and has a file `held`. `begun` gets the id of each attempt.
+-- toys.lua: the sweep of scripts/test-queues: four trainings of a fraction of a second. While the folder of the runs
+-- has a file `hold`, each stays at step 12, two after a checkpoint, and has a file `held`. `begun` gets the id of each
+-- attempt.
 local core = require 'kvlab.core'
 local trainer = require 'kvlab.trainer'
 
