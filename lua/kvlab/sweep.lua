@@ -14,10 +14,17 @@ local system = core.system
 local sweep = { grid = experiment.grid, draws = experiment.draws }
 
 local GRACE <const> = 20  -- seconds that workers have to end after they were asked to
-local SIGINT <const>, SIGKILL <const> = 2, 9
+local SIGINT <const>, SIGKILL <const>, SIGTERM <const> = 2, 9, 15
 
-local SIGNALS = { [4] = 'SIGILL', [6] = 'SIGABRT', [7] = 'SIGBUS', [8] = 'SIGFPE', [11] = 'SIGSEGV', [15] = 'SIGTERM',
+local SIGNALS = { [4] = 'SIGILL', [6] = 'SIGABRT', [7] = 'SIGBUS', [8] = 'SIGFPE', [11] = 'SIGSEGV',
   [24] = 'SIGXCPU', [25] = 'SIGXFSZ' }
+
+-- Did somebody else ask the worker to stop? Schedulers signal all processes of a task, and a worker may be gone before
+-- its runner has heard of it.
+local function was_asked(kind, code)
+  local signal = kind == 'signal' and code or code - 128
+  return signal == SIGINT or signal == SIGTERM
+end
 
 -- Why a process that wrote no reason ended.
 local function reason_of(kind, code)
@@ -110,7 +117,7 @@ local function finish(self, one, kind, code)
   if how ~= 'done' and how ~= 'failed' then
     if one.lost then how, about = 'left', 'another runner has it'
     elseif one.late then how, about = 'failed', { reason = ('time-out after %g s'):format(self.E.timeout) }
-    elseif self.stopping then how, about = 'left', 'stopped'
+    elseif self.stopping or was_asked(kind, code) then how, about = 'left', 'stopped'
     else how, about = 'failed', { reason = reason_of(kind, code) } end
     if how == 'failed' then r:fail(about.reason, { seconds = seconds }) end
   end

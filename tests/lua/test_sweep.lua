@@ -272,7 +272,7 @@ function TestSweep:test_kill_the_runner()
 end
 
 function TestSweep:test_signals_and_budget_leave_runs_to_be_continued()
-  for _, how in ipairs { 'TERM', 'INT', 'budget' } do
+  for _, how in ipairs { 'TERM', 'INT', 'worker', 'budget' } do
     local file, log = stepping(how == 'budget' and 0.1 or 0.03)
     local dir = fresh()
     local code
@@ -284,11 +284,12 @@ function TestSweep:test_signals_and_budget_leave_runs_to_be_continued()
         :format(check.root, file, dir))
       local pid = pipe:read 'l'
       wait_for('step 5', function() return #lines(log) >= 6 end)
-      os.execute(('kill -%s %s'):format(how, pid))
+      if how == 'worker' then os.execute('kill -TERM ' .. worker_pid(log))
+      else os.execute(('kill -%s %s'):format(how, pid)) end
       code = tonumber(pipe:read 'l')
       pipe:close()
     end
-    lu.assertEquals(code, ({ TERM = 143, INT = 130, budget = 0 })[how], how)
+    lu.assertEquals(code, ({ TERM = 143, INT = 130, worker = 0, budget = 0 })[how], how)
     lu.assertEquals(the_run(dir):status(), 'stopped', how)
     good(('%s --dir %s'):format(file, dir))
     assert_continued(log, dir)
@@ -397,7 +398,7 @@ function TestOthers:test_emit_slurm()
   local script = put(fresh('.sh'), good(('%s --dir %s --emit slurm -j 2 --budget 90'):format(file, dir)))
   local text = text_of(script)
   for _, line in ipairs { '#SBATCH --array=0-2%2', '#SBATCH --cpus-per-task=1', '#SBATCH --requeue',
-    '#SBATCH --time=90', '#SBATCH --open-mode=append', '#SBATCH --signal=B:TERM@120' } do
+    '#SBATCH --time=90', '#SBATCH --open-mode=append', '#SBATCH --signal=B:USR1@120' } do
     lu.assertStrContains(text, line .. '\n')
   end
   lu.assertEquals((check.sh('sh -n ' .. script)), 0)
@@ -407,14 +408,19 @@ function TestOthers:test_emit_slurm()
   core.base.make_dir(bin)
   put(bin .. '/scontrol', '#!/bin/sh\necho "$@" >' .. bin .. '/asked\n')
   os.execute(('chmod +x %s/scontrol'):format(bin))
-  local pipe = io.popen(('{ PATH=%s:$PATH SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=2 sh %s >/dev/null & echo $!; '
-    .. 'wait $!; echo $?; }'):format(bin, script))
-  local pid = pipe:read 'l'
-  wait_for('the task', function() return #lines(log) == 2 end)
-  os.execute('kill -TERM ' .. pid)
-  lu.assertEquals(pipe:read 'l', '143')
-  pipe:close()
+  -- warned of the time limit it is to be queued again; ended by Slurm that is Slurm's business
+  for i, how in ipairs { 'TERM', 'USR1' } do
+    local pipe = io.popen(('{ PATH=%s:$PATH SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=2 sh %s >/dev/null & echo $!; '
+      .. 'wait $!; echo $?; }'):format(bin, script))
+    local pid = pipe:read 'l'
+    wait_for('the task', function() return #lines(log) == i + 1 end)
+    lu.assertNil(core.system.stat(bin .. '/asked'))
+    os.execute(('kill -%s %s'):format(how, pid))
+    lu.assertEquals(pipe:read 'l', '143', how)
+    pipe:close()
+  end
   lu.assertEquals(text_of(bin .. '/asked'), 'requeue 7_2\n')
+  lu.assertStrContains(good(('%s --dir %s --emit slurm --budget 2'):format(file, dir)), '--signal=B:USR1@30\n')
 end
 
 -- --- the report ---------------------------------------------------------------------------------------------------

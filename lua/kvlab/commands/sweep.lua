@@ -130,8 +130,8 @@ function command.run(args, options)
       set = options.set, retry = options.retry ~= nil, name = E.name, jobs = jobs, minutes = budget })
     return 0
   end
-  core.system.catch_terminate()
   core.base.catch_interrupts(false) -- the loop looks; an error in the middle of it would lose workers
+  core.system.catch_terminate()
   local ok, result = pcall(sweep.run, E, { dir = dir, jobs = jobs, retry = options.retry ~= nil, budget = budget,
     set = options.set, only = options.only,
     say = not options.json and function(text)
