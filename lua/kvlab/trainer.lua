@@ -181,23 +181,24 @@ end
 
 local TRIAL <const> = 0.7 -- seconds that are spent on steps
 
--- Seconds of one step when the training stands at `step`, by doing some.
+-- Seconds of one step when the training stands at `step`, by doing some. They are seconds of this thread's processor:
+-- what else the machine does now says nothing of when the run will have it.
 local function step_time(self, step, budget)
   self.step = step
-  local started, count, first = core.base.now(), 0, 0
+  local started, count, first = os.clock(), 0, 0
   repeat
     self:advance()
     count = count + 1
-    if count == 1 then first = core.base.now() - started end
+    if count == 1 then first = os.clock() - started end
     self.step = step
-  until core.base.now() - started > budget
-  local took = core.base.now() - started
+  until os.clock() - started > budget
+  local took = os.clock() - started
   return count > 1 and (took - first) / (count - 1) or took -- the first one takes memory from the system
 end
 
 local estimated = {}
 
--- trainer.estimate(c) -> seconds of a run with these settings on one thread, measured in about a second. A run that may
+-- trainer.estimate(c) -> seconds of a run with these settings on one thread, measured in a second or two. A run that may
 -- stop early takes less.
 function trainer.estimate(c)
   local settings = {}
@@ -216,10 +217,10 @@ function trainer.estimate(c)
     if n > 0 then seconds = seconds + n * step_time(self, phase[1], TRIAL * n / c.steps) end
   end
   self.step = c.steps
-  local began = core.base.now()
+  local began = os.clock()
   evaluate.full(self.model, self.task, { batches = 1, size = c.eval_size, indexer = self:indexer() })
   local evaluations = 1 + (c.eval_every and (c.steps - 1) // c.eval_every or 0)
-  seconds = seconds + evaluations * c.eval_batches * (core.base.now() - began)
+  seconds = seconds + evaluations * c.eval_batches * (os.clock() - began)
   estimated[key] = seconds
   return seconds
 end
