@@ -198,8 +198,8 @@ end
 
 local estimated = {}
 
--- trainer.estimate(c) -> seconds of a run with these settings on one thread, measured in a second or two. A run that may
--- stop early takes less.
+-- trainer.estimate(c) -> seconds of a run with these settings on one thread, measured in a second or two. A run that
+-- may stop early takes less.
 function trainer.estimate(c)
   local settings = {}
   for key, value in pairs(c) do settings[key] = value end
