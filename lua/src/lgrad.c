@@ -108,7 +108,7 @@ static int l_swiglu(lua_State *L) {
     kvl_need_rows(L, 2, true);
     check_same(L, 2, 1, "up of the shape of gate");
     kvl_tensor **out = kvl_push_tensor(L), *gate = kvl_check_tensor(L, 1);
-    if (kvl_tensor_new(out, KVL_FLOAT32, gate->ndim, gate->shape, &err) != KVL_OK)
+    if (kvl_tensor_new_raw(out, KVL_FLOAT32, gate->ndim, gate->shape, &err) != KVL_OK)
         return kvl_raise(L, &err);
     kvl_swiglu_args args = {.out = kvl_tensor_f32(*out),
                             .out_step = n,
