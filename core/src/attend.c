@@ -4,13 +4,14 @@
  * them (decoding), the rows that a group sees are cut into chunks as well. For a group and a chunk,
  * a state is kept for each of its M = heads x queries logit rows:
  *
- *     max [M]     largest logit so far       S [M, N]          logits of one tile of N rows
+ *     max [M]     largest logit so far       S [N, M]          logits of one tile of N rows
  *     sum [M]     sum of e^(logit - max)     acc [M, value]    sum of e^(logit - max) * value
  *
- * and a tile changes it by: S = Q K^T; rescale by e^(old max - new max); S = e^(S - max); acc += S
- * V. Both products are matrix products over all heads that share the rows. The states of the chunks
- * are added at the end, always in the same order. The numbers of groups and chunks depend on the
- * shapes only, so the bits of the result do not depend on the number of threads.
+ * and a tile changes it by: S = K Q^T; rescale by e^(old max - new max); S = e^(S - max); acc +=
+ * S^T V. Both products are matrix products over all heads that share the rows. A row of S has the
+ * logits of one key, so that the softmax goes through all M of them side by side. The states of the
+ * chunks are added at the end, always in the same order. The numbers of groups and chunks depend on
+ * the shapes only, so the bits of the result do not depend on the number of threads.
  */
 #include "attend.h"
 
@@ -18,6 +19,7 @@
 #include "kvlab/parallel.h"
 #include "kvlab/vmath.h"
 #include "sizes.h"
+#include "vexp.h"
 
 #include <math.h>
 #include <string.h>
@@ -52,10 +54,13 @@ typedef struct group {
     const kvl_attend_args *a;
     int64_t b, h0, h1, t0, nt;
     float *q;       /* [M, key_width], scaled */
+    float *panels;  /* the same, turned, of each kv head (kvl_make_panels) */
     float *acc;     /* [M, value_width] */
     float *max;     /* [M] */
     float *sum;     /* [M] */
-    float *s;       /* [M, N] */
+    float *shift;   /* [M]: max of one kv head, 0 where there is none yet */
+    float *sums;    /* [M]: its sums */
+    float *s;       /* [N, M]; [M, N] of few logit rows */
     float *rows;    /* rows that were read or gathered */
     float *columns; /* [key_width, STRIP] keys of some rows, turned */
     int32_t *names; /* [N] rows of a list without the -1 */
@@ -157,16 +162,34 @@ static bool all_finite(const float *rows, int64_t step, int64_t n, int64_t width
     return finite;
 }
 
-/* Logit rows first, first + step, ... (m of them) of the heads of one kv head. */
+/* Logit rows first, first + step, ... (m of them) of the heads of one kv head, and where the panels
+ * of their queries begin. */
 typedef struct kv_group {
-    int64_t g, first, step, m;
+    int64_t g, first, step, m, panels;
 } kv_group;
 
 /* All queries of the group, or query ta alone. */
 static kv_group kv_group_of(const group *x, int64_t per_kv, int64_t g, int64_t ta, int64_t tb) {
     int64_t ha = max(g * per_kv, x->h0) - x->h0, hb = min((g + 1) * per_kv, x->h1) - x->h0;
     bool whole = tb - ta == x->nt;
-    return (kv_group){g, ha * x->nt + ta, whole ? 1 : x->nt, whole ? (hb - ha) * x->nt : hb - ha};
+    return (kv_group){g, ha * x->nt + ta, whole ? 1 : x->nt, whole ? (hb - ha) * x->nt : hb - ha,
+                      ha * (tb - ta) * x->a->key_width};
+}
+
+/* Few logit rows per kv head: no matrix products. */
+static bool is_thin(const group *x, const kvl_source *s, int64_t queries) {
+    return x->a->heads / s->kv_heads * queries < THIN;
+}
+
+/* Turns the queries ta .. tb for the products with the keys of a source. */
+static void turn_queries(group *x, const kvl_source *s, int64_t ta, int64_t tb) {
+    int64_t per_kv = x->a->heads / s->kv_heads, kw = x->a->key_width;
+    if (is_thin(x, s, tb - ta)) return;
+    for (int64_t g = x->h0 / per_kv; g * per_kv < x->h1; g++) {
+        kv_group k = kv_group_of(x, per_kv, g, ta, tb);
+        kvl_make_panels(x->panels + k.panels, (kvl_mat){x->q + k.first * kw, k.step * kw, true, 0},
+                        k.m, kw);
+    }
 }
 
 /* Logits of rows at .. at + count of a tile for few logit rows, which share the turned keys. */
@@ -225,13 +248,65 @@ static void absorb_thin(group *x, const kvl_source *s, const tile *in, int64_t t
             thin_sums(x, in, kv_group_of(x, per_kv, g, ta, tb), at, min(STRIP, n - at), see);
 }
 
-/* Takes a tile into the state of the queries t0 + ta .. t0 + tb. Each sees the part see[t] of it,
- * all of it when see is NULL. */
+KVL_CLONES
+static void raise_max(float *restrict max, const float *restrict s, int64_t m, int64_t n) {
+    for (int64_t r = 0; r < n; r++)
+        for (int64_t j = 0; j < m; j++)
+            max[j] = s[r * m + j] > max[j] ? s[r * m + j] : max[j]; /* not by NaN */
+}
+
+KVL_CLONES
+static void weigh(float *restrict s, float *restrict sum, const float *restrict shift, int64_t m,
+                  int64_t n) {
+    for (int64_t r = 0; r < n; r++)
+        for (int64_t j = 0; j < m; j++) {
+            float e = kvl_exp_neg(s[r * m + j] - shift[j]);
+            s[r * m + j] = e;
+            sum[j] += e;
+        }
+}
+
+/* Logits s [n, m] of a kv head become weights relative to the new maxima. */
+static void softmax_columns(group *x, kv_group k, float *s, int64_t n) {
+    float *max = x->shift, *sum = x->sums;
+    for (int64_t j = 0; j < k.m; j++)
+        max[j] = x->max[k.first + j * k.step];
+    raise_max(max, s, k.m, n);
+    for (int64_t j = 0; j < k.m; j++) {
+        int64_t row = k.first + j * k.step;
+        float old = x->max[row], keep = 1.0f;
+        x->max[row] = max[j];
+        if (max[j] > old && old != -INFINITY) {
+            keep = expf(old - max[j]);
+            kvl_scale_by(x->acc + row * x->a->value_width, keep, x->a->value_width);
+        }
+        sum[j] = x->sum[row] * keep;
+        /* All of them -inf: weights 0, but a NaN among them must stay one. */
+        if (max[j] == -INFINITY) max[j] = 0.0f;
+    }
+    weigh(s, sum, max, k.m, n);
+    for (int64_t j = 0; j < k.m; j++)
+        x->sum[k.first + j * k.step] = sum[j];
+}
+
+/* Logits of rows that a query does not see are -inf: their weight is 0. */
+static void hide(const group *x, kv_group k, float *s, int64_t n, const interval *see) {
+    for (int64_t j = 0; j < k.m; j++) {
+        interval sees = see[(k.first + j * k.step) % x->nt];
+        for (int64_t r = 0; r < sees.lo; r++)
+            s[r * k.m + j] = -INFINITY;
+        for (int64_t r = sees.hi; r < n; r++)
+            s[r * k.m + j] = -INFINITY;
+    }
+}
+
+/* Takes a tile into the state of the queries t0 + ta .. t0 + tb, which turn_queries has turned.
+ * Each sees the part see[t] of it, all of it when see is NULL. */
 static void absorb(group *x, const kvl_source *s, const tile *in, int64_t ta, int64_t tb,
                    const interval *see) {
     const kvl_attend_args *a = x->a;
     int64_t per_kv = a->heads / s->kv_heads, kw = a->key_width, vw = a->value_width, n = in->n;
-    if (per_kv * (tb - ta) < THIN) {
+    if (is_thin(x, s, tb - ta)) {
         absorb_thin(x, s, in, ta, tb, see);
         return;
     }
@@ -240,25 +315,22 @@ static void absorb(group *x, const kvl_source *s, const tile *in, int64_t ta, in
         partly |= see[t].lo > 0 || see[t].hi < n;
     for (int64_t g = x->h0 / per_kv; g * per_kv < x->h1; g++) {
         kv_group k = kv_group_of(x, per_kv, g, ta, tb);
-        const float *key = in->key + g * in->key_h, *value = in->value + g * in->value_h;
-        kvl_gemm_tile(x->s, n, (kvl_mat){x->q + k.first * kw, k.step * kw, false, 0},
-                      (kvl_mat){key, in->key_s, true, 0}, 1.0f, 0.0f, k.m, n, kw);
-        for (int64_t i = 0; i < k.m; i++) {
-            int64_t row = k.first + i * k.step;
-            interval sees = see ? see[row % x->nt] : (interval){0, n};
-            softmax_row(x, row, x->s + i * n, n, sees.lo, sees.hi);
-        }
+        const float *value = in->value + g * in->value_h;
+        kvl_gemm_panels(x->s, k.m, in->key + g * in->key_h, in->key_s, x->panels + k.panels, 1.0f,
+                        0.0f, n, k.m, kw);
+        if (partly) hide(x, k, x->s, n, see);
+        softmax_columns(x, k, x->s, n);
         float *acc = x->acc + k.first * vw;
         if (!partly || all_finite(value, in->value_s, n, vw)) {
-            kvl_gemm_tile(acc, k.step * vw, (kvl_mat){x->s, n, false, 0},
+            kvl_gemm_tile(acc, k.step * vw, (kvl_mat){x->s, k.m, true, 0},
                           (kvl_mat){value, in->value_s, false, 0}, 1.0f, 1.0f, k.m, vw, n);
             continue;
         }
         /* 0 * NaN is NaN: weights 0 do not hide a row from the queries that do not see it. */
-        for (int64_t i = 0; i < k.m; i++) {
-            interval sees = see[(k.first + i * k.step) % x->nt];
+        for (int64_t j = 0; j < k.m; j++) {
+            interval sees = see[(k.first + j * k.step) % x->nt];
             for (int64_t r = sees.lo; r < sees.hi; r++)
-                kvl_axpy(acc + i * k.step * vw, x->s[i * n + r], value + r * in->value_s, vw);
+                kvl_axpy(acc + j * k.step * vw, x->s[r * k.m + j], value + r * in->value_s, vw);
         }
     }
 }
@@ -296,6 +368,7 @@ static kvl_status walk_interval(group *x, const kvl_source *s, int64_t tile_rows
     interval see[GROUP_QUERIES];
     int64_t g0, g1, base = union_of(x->p, s, x->t0, x->nt).lo;
     kv_range(x, s, &g0, &g1);
+    turn_queries(x, s, 0, x->nt);
     for (int64_t at = base + from; at < base + to;) {
         if (kvl_cancelled()) return kvl_fail(x->err, KVL_ECANCEL, "cancelled");
         int64_t row = kvl_attend_row(s, at), n = min(tile_rows, base + to - at);
@@ -317,6 +390,7 @@ static kvl_status walk_list(group *x, const kvl_source *s, int64_t tile_rows, in
     kv_range(x, s, &g0, &g1);
     for (int64_t t = 0; t < x->nt; t++) {
         const int32_t *list = s->list + (x->b * x->a->queries + x->t0 + t) * s->k;
+        turn_queries(x, s, t, t + 1);
         for (int64_t at = from; at < to;) {
             if (kvl_cancelled()) return kvl_fail(x->err, KVL_ECANCEL, "cancelled");
             int64_t n = 0;
@@ -386,7 +460,7 @@ static void pack_q(group *x) {
 
 static size_t scratch_bytes(const plan *p) {
     const kvl_attend_args *a = p->a;
-    int64_t floats = pad(p->m * a->key_width) + pad(p->m * a->value_width) + 2 * pad(p->m) +
+    int64_t floats = 2 * pad(p->m * a->key_width) + pad(p->m * a->value_width) + 4 * pad(p->m) +
                      pad(p->m * p->n) + pad(p->row_floats) + pad(STRIP * a->key_width) + pad(p->n);
     return (size_t)floats * sizeof(float);
 }
@@ -398,9 +472,12 @@ static kvl_status run_part(void *ctx, int64_t number, void *scratch, kvl_error *
     group x = group_of(p, number / p->chunks, err);
     float *at = scratch;
     x.q = at, at += pad(p->m * a->key_width);
+    x.panels = at, at += pad(p->m * a->key_width);
     x.acc = at, at += pad(p->m * vw);
     x.max = at, at += pad(p->m);
     x.sum = at, at += pad(p->m);
+    x.shift = at, at += pad(p->m);
+    x.sums = at, at += pad(p->m);
     x.s = at, at += pad(p->m * p->n);
     x.rows = at, at += pad(p->row_floats);
     x.columns = at, at += pad(STRIP * a->key_width);

@@ -3,6 +3,7 @@
 
 #include "kvlab/bench.h"
 #include "kvlab/parallel.h"
+#include "kvlab/vmath.h"
 
 #include <cblas.h>
 #include <string.h>
@@ -117,23 +118,19 @@ static bool has_small_kernels(void) {
     return false;
 }
 
-/* b [k, n] -> panels [k, PANEL_N], one after the other; the last one is as wide as what is left. */
-static void make_panels(float *to, kvl_mat b, int64_t n, int64_t k) {
-    for (int64_t j = 0; j < n; j += PANEL_N, to += k * PANEL_N) {
+/* Panels are [k, PANEL_N], one after the other; the last one is as wide as what is left. */
+void kvl_make_panels(float *panels, kvl_mat b, int64_t n, int64_t k) {
+    for (int64_t j = 0; j < n; j += PANEL_N, panels += k * PANEL_N) {
         int64_t width = n - j < PANEL_N ? n - j : PANEL_N;
         const float *from = submatrix(b, 0, j).p;
+        if (b.trans) kvl_transpose(panels, width, from, b.ld, width, k);
         for (int64_t l = 0; l < k && !b.trans; l++)
-            memcpy(to + l * width, from + l * b.ld, (size_t)width * sizeof *to);
-        for (int64_t i = 0; i < width && b.trans; i += 16) /* 16 rows give whole cache lines */
-            for (int64_t l = 0; l < k; l++)
-                for (int64_t at = i; at < i + 16 && at < width; at++)
-                    to[l * width + at] = from[at * b.ld + l];
+            memcpy(panels + l * width, from + l * b.ld, (size_t)width * sizeof *panels);
     }
 }
 
-/* c [m, n] = alpha * a b + beta * c, with the panels of b. */
-static void multiply_panels(float *c, int64_t ldc, kvl_mat a, const float *panels, float alpha,
-                            float beta, int64_t m, int64_t n, int64_t k) {
+void kvl_gemm_panels(float *c, int64_t ldc, const float *a, int64_t lda, const float *panels,
+                     float alpha, float beta, int64_t m, int64_t n, int64_t k) {
     for (int64_t i = 0; i < m; i += PANEL_M)
         for (int64_t j = 0; j < n; j += PANEL_N)
             for (int64_t l = 0; l < k; l += PANEL_K) {
@@ -141,7 +138,7 @@ static void multiply_panels(float *c, int64_t ldc, kvl_mat a, const float *panel
                 int64_t width = n - j < PANEL_N ? n - j : PANEL_N;
                 int64_t depth = k - l < PANEL_K ? k - l : PANEL_K;
                 cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)width,
-                            (int)depth, alpha, a.p + i * a.ld + l, (int)a.ld,
+                            (int)depth, alpha, a + i * lda + l, (int)lda,
                             panels + j * k + l * width, (int)width, l > 0 ? 1.0f : beta,
                             c + i * ldc + j, (int)ldc);
             }
@@ -175,7 +172,7 @@ static kvl_status product_tile(void *ctx, int64_t tile, void *scratch, kvl_error
     b.p += batch * b.step;
     float *c = p->c + batch * p->c_step + i * p->ldc + j;
     if (p->panels)
-        multiply_panels(c, p->ldc, submatrix(a, i, 0), p->panels, p->alpha, p->beta, m, n, p->k);
+        kvl_gemm_panels(c, p->ldc, a.p + i * a.ld, a.ld, p->panels, p->alpha, p->beta, m, n, p->k);
     else
         kvl_gemm_tile(c, p->ldc, submatrix(a, i, 0), submatrix(b, 0, j), p->alpha, p->beta, m, n,
                       p->k);
@@ -243,7 +240,7 @@ kvl_status kvl_gemm_batched(float *c, int64_t ldc, int64_t c_step, kvl_mat a, kv
         if (!p.panels)
             return kvl_fail(err, KVL_ENOMEM, "gemm: no memory for a copy of [%lld, %lld]",
                             (long long)k, (long long)n);
-        make_panels(p.panels, b, n, k);
+        kvl_make_panels(p.panels, b, n, k);
         p.unit_m = PANEL_M;
         cut_rows(&p, batch);
     } else {
