@@ -25,9 +25,10 @@
 #include <string.h>
 
 enum {
-    GROUP_ROWS = 256,   /* M: logit rows of a group, when there are so many queries */
-    GROUP_QUERIES = 64, /* more only make the corner of a causal triangle larger */
-    TILE_ROWS = 256,    /* N at most, for narrow rows */
+    GROUP_ROWS = 256, /* M: logit rows of a group, when there are so many queries */
+    KV_ROWS = 64,     /* those of one kv head, as far as there are MIN_QUERIES: */
+    MIN_QUERIES = 16, /* more only make the corner of a causal triangle larger */
+    TILE_ROWS = 96,   /* N at most, for narrow rows */
     TILE_FLOATS = 80 *
                   1024, /* floats of a tile of rows at most: it stays in a second-level cache */
     MIN_TILE_ROWS = 32,
@@ -53,17 +54,18 @@ typedef struct group {
     const plan *p;
     const kvl_attend_args *a;
     int64_t b, h0, h1, t0, nt;
-    float *q;       /* [M, key_width], scaled */
-    float *panels;  /* the same, turned, of each kv head (kvl_make_panels) */
-    float *acc;     /* [M, value_width] */
-    float *max;     /* [M] */
-    float *sum;     /* [M] */
-    float *shift;   /* [M]: max of one kv head, 0 where there is none yet */
-    float *sums;    /* [M]: its sums */
-    float *s;       /* [N, M]; [M, N] of few logit rows */
-    float *rows;    /* rows that were read or gathered */
-    float *columns; /* [key_width, STRIP] keys of some rows, turned */
-    int32_t *names; /* [N] rows of a list without the -1 */
+    float *q;         /* [M, key_width], scaled */
+    float *panels;    /* the same, turned, of each kv head (kvl_make_panels) */
+    float *acc;       /* [M, value_width] */
+    float *max;       /* [M] */
+    float *sum;       /* [M] */
+    float *shift;     /* [M]: max of one kv head, 0 where there is none yet */
+    float *sums;      /* [M]: its sums */
+    float *s;         /* [N, M]; [M, N] of few logit rows */
+    float *rows;      /* rows that were read or gathered */
+    float *columns;   /* [key_width, STRIP] keys of some rows, turned */
+    int32_t *names;   /* [N] rows of a list without the -1 */
+    int32_t *lo, *hi; /* [M] rows of a tile that are seen */
     kvl_error *err;
 } group;
 
@@ -289,15 +291,22 @@ static void softmax_columns(group *x, kv_group k, float *s, int64_t n) {
         x->sum[k.first + j * k.step] = sum[j];
 }
 
+KVL_CLONES
+void kvl_attend_hide(float *restrict s, const int32_t *restrict lo, const int32_t *restrict hi,
+                     float value, int64_t n, int64_t m) {
+    for (int32_t r = 0; r < n; r++)
+        for (int64_t j = 0; j < m; j++)
+            s[r * m + j] = r < lo[j] || r >= hi[j] ? value : s[r * m + j];
+}
+
 /* Logits of rows that a query does not see are -inf: their weight is 0. */
-static void hide(const group *x, kv_group k, float *s, int64_t n, const interval *see) {
-    for (int64_t j = 0; j < k.m; j++) {
-        interval sees = see[(k.first + j * k.step) % x->nt];
-        for (int64_t r = 0; r < sees.lo; r++)
-            s[r * k.m + j] = -INFINITY;
-        for (int64_t r = sees.hi; r < n; r++)
-            s[r * k.m + j] = -INFINITY;
-    }
+static void hide(group *x, kv_group k, int64_t n, const interval *see) {
+    for (int64_t j = 0; j < k.m; j += x->nt)
+        for (int64_t t = 0; t < x->nt; t++) {
+            x->lo[j + t] = (int32_t)see[t].lo;
+            x->hi[j + t] = (int32_t)see[t].hi;
+        }
+    kvl_attend_hide(x->s, x->lo, x->hi, -INFINITY, n, k.m);
 }
 
 /* Takes a tile into the state of the queries t0 + ta .. t0 + tb, which turn_queries has turned.
@@ -318,7 +327,7 @@ static void absorb(group *x, const kvl_source *s, const tile *in, int64_t ta, in
         const float *value = in->value + g * in->value_h;
         kvl_gemm_panels(x->s, k.m, in->key + g * in->key_h, in->key_s, x->panels + k.panels, 1.0f,
                         0.0f, n, k.m, kw);
-        if (partly) hide(x, k, x->s, n, see);
+        if (partly) hide(x, k, n, see);
         softmax_columns(x, k, x->s, n);
         float *acc = x->acc + k.first * vw;
         if (!partly || all_finite(value, in->value_s, n, vw)) {
@@ -365,7 +374,7 @@ static void kv_range(const group *x, const kvl_source *s, int64_t *g0, int64_t *
 
 static kvl_status walk_interval(group *x, const kvl_source *s, int64_t tile_rows, int64_t from,
                                 int64_t to) {
-    interval see[GROUP_QUERIES];
+    interval see[KV_ROWS];
     int64_t g0, g1, base = union_of(x->p, s, x->t0, x->nt).lo;
     kv_range(x, s, &g0, &g1);
     turn_queries(x, s, 0, x->nt);
@@ -460,7 +469,7 @@ static void pack_q(group *x) {
 
 static size_t scratch_bytes(const plan *p) {
     const kvl_attend_args *a = p->a;
-    int64_t floats = 2 * pad(p->m * a->key_width) + pad(p->m * a->value_width) + 4 * pad(p->m) +
+    int64_t floats = 2 * pad(p->m * a->key_width) + pad(p->m * a->value_width) + 6 * pad(p->m) +
                      pad(p->m * p->n) + pad(p->row_floats) + pad(STRIP * a->key_width) + pad(p->n);
     return (size_t)floats * sizeof(float);
 }
@@ -481,6 +490,8 @@ static kvl_status run_part(void *ctx, int64_t number, void *scratch, kvl_error *
     x.s = at, at += pad(p->m * p->n);
     x.rows = at, at += pad(p->row_floats);
     x.columns = at, at += pad(STRIP * a->key_width);
+    x.lo = (int32_t *)(void *)at, at += pad(p->m);
+    x.hi = (int32_t *)(void *)at, at += pad(p->m);
     x.names = (int32_t *)(void *)at;
     int64_t m = (x.h1 - x.h0) * x.nt;
     if (p->chunks > 1) { /* the state is what the chunk leaves behind: [acc | max | sum] */
@@ -550,13 +561,16 @@ static void make_plan(plan *p, const kvl_attend_args *a) {
     *p = (plan){.a = a, .newest = a->q_pos0 + a->queries - 1, .group_heads = 1};
     /* Heads of one group: those that share rows; all, when rows come from a reader (each once) or
      * are gone through one by one. */
+    int64_t shared = 1;
     for (int64_t i = 0; i < a->n_sources; i++) {
         const kvl_source *s = &a->sources[i];
         int64_t per_kv = a->heads / s->kv_heads;
+        shared = max(shared, per_kv);
         bool all = s->read || per_kv * a->queries < THIN;
         p->group_heads = max(p->group_heads, all ? a->heads : per_kv);
     }
-    p->group_queries = max(1, min(min(GROUP_ROWS / p->group_heads, GROUP_QUERIES), a->queries));
+    int64_t queries = min(GROUP_ROWS / p->group_heads, max(KV_ROWS / shared, MIN_QUERIES));
+    p->group_queries = max(1, min(queries, a->queries));
     p->head_groups = kvl_tiles(a->heads, p->group_heads);
     p->query_groups = kvl_tiles(a->queries, p->group_queries);
     p->groups = a->batch * p->head_groups * p->query_groups;

@@ -25,6 +25,10 @@ static inline int64_t kvl_attend_row(const kvl_source *s, int64_t position) {
     return s->ring ? row % s->ring : row;
 }
 
+/* s [n, m]: what column j has outside the rows lo[j] .. hi[j] becomes `value`. */
+void kvl_attend_hide(float *s, const int32_t *lo, const int32_t *hi, float value, int64_t n,
+                     int64_t m);
+
 /* Fails when a list names a row that is not there. */
 kvl_status kvl_attend_bad_row(const kvl_source *s, int64_t row, kvl_error *err);
 
