@@ -203,6 +203,7 @@ static void cut_rows(product *p, int64_t batch) {
     double row = (double)p->tile_n * (double)p->k, all = row * (double)p->m;
     int64_t threads = kvl_blas_threads() > 1 ? 1 : kvl_threads();
     int64_t tiles = batch * p->tiles_n >= 4 * threads ? 1 : threads;
+    if (p->panels && threads > 1) tiles *= 4; /* more of them cost nothing and end together */
     while (all / (double)tiles > (double)TILE_MOST)
         tiles *= 2;
     if (tiles > p->m / TILE_M) tiles = p->m / TILE_M;

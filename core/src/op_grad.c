@@ -102,15 +102,13 @@ static void swiglu_row(float *out, const float *gate, const float *up, int64_t n
 }
 
 KVL_CLONES
-static void swiglu_gate(float *d, const float *gate, const float *up, const float *g, int64_t n) {
-    for (int64_t i = 0; i < n; i++)
-        d[i] += g[i] * up[i] * silu_slope(gate[i], 1.0f / (1.0f + kvl_exp_any(-gate[i])));
-}
-
-KVL_CLONES
-static void swiglu_up(float *d, const float *gate, const float *g, int64_t n) {
-    for (int64_t i = 0; i < n; i++)
-        d[i] += g[i] * (gate[i] / (1.0f + kvl_exp_any(-gate[i])));
+static void swiglu_grad(float *restrict d_gate, float *restrict d_up, const float *restrict gate,
+                        const float *restrict up, const float *restrict g, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        float s = 1.0f / (1.0f + kvl_exp_any(-gate[i]));
+        d_gate[i] += g[i] * up[i] * silu_slope(gate[i], s);
+        d_up[i] += g[i] * (gate[i] * s);
+    }
 }
 
 typedef struct swiglu_job {
@@ -120,7 +118,6 @@ typedef struct swiglu_job {
 } swiglu_job;
 
 static kvl_status swiglu_tile(void *ctx, int64_t tile, void *scratch, kvl_error *err) {
-    (void)scratch;
     (void)err;
     const swiglu_job *j = ctx;
     const kvl_swiglu_args *a = j->a;
@@ -132,8 +129,9 @@ static kvl_status swiglu_tile(void *ctx, int64_t tile, void *scratch, kvl_error 
             continue;
         }
         const float *g = a->d_out + i * a->d_out_step;
-        if (a->d_gate) swiglu_gate(a->d_gate + i * a->d_gate_step, gate, up, g, a->n);
-        if (a->d_up) swiglu_up(a->d_up + i * a->d_up_step, gate, g, a->n);
+        /* A gradient that nobody wants is added to scratch. */
+        swiglu_grad(a->d_gate ? a->d_gate + i * a->d_gate_step : scratch,
+                    a->d_up ? a->d_up + i * a->d_up_step : scratch, gate, up, g, a->n);
     }
     return KVL_OK;
 }
@@ -142,8 +140,10 @@ static kvl_status swiglu(const kvl_swiglu_args *a, bool grad, kvl_error *err) {
     if (a->rows < 0 || a->n < 1)
         return kvl_fail(err, KVL_EINVAL, "swiglu: %lld rows of %lld", (long long)a->rows,
                         (long long)a->n);
+    if (grad && !a->d_gate && !a->d_up) return KVL_OK;
     swiglu_job j = {a, grad, TILE / a->n + 1};
-    return kvl_parallel_for(kvl_tiles(a->rows, j.per_tile), 0, swiglu_tile, &j, err);
+    size_t unwanted = grad && !(a->d_gate && a->d_up) ? (size_t)a->n * sizeof(float) : 0;
+    return kvl_parallel_for(kvl_tiles(a->rows, j.per_tile), unwanted, swiglu_tile, &j, err);
 }
 
 kvl_status kvl_swiglu(const kvl_swiglu_args *args, kvl_error *err) {

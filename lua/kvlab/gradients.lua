@@ -18,7 +18,9 @@ local buffer, give, is, record, tape_of, value = tape.buffer, tape.give, tape.is
 function G.linear(x, w)
   local u, v = value(x), value(w)
   return record(tape_of(x, w), u:matmul(v:transpose(1, 2)), function(g)
-    if is(x) then give(x, g:matmul(v)) end
+    if is(x) then
+      if x.grad then core.grad.input(g, v, x.grad) else give(x, g:matmul(v)) end
+    end
     if is(w) then core.grad.weight(g, u, buffer(w)) end
   end)
 end

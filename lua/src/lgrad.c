@@ -189,6 +189,23 @@ static int l_weight(lua_State *L) {
                  &err);
 }
 
+/* input(d_out (..., out), weight [out, in], d_x (..., in)): d_x += d_out weight */
+static int l_input(lua_State *L) {
+    kvl_error err;
+    lua_settop(L, 3);
+    int64_t outputs = whole_last(L, 1), inputs = whole_last(L, 2);
+    kvl_tensor *w = kvl_check_dims(L, 2, 2, "a weight {out, in}");
+    if (w->shape[0] != outputs) kvl_shape_error(L, 2, "a weight {last size of d_out, in}");
+    kvl_check_gradient(L, 3, 3);
+    kvl_tensor *x = kvl_check_tensor(L, 3);
+    int64_t rows = kvl_tensor_numel(kvl_check_tensor(L, 1)) / outputs;
+    if (x->ndim == 0 || x->shape[x->ndim - 1] != inputs || kvl_tensor_numel(x) / inputs != rows)
+        kvl_shape_error(L, 3, "d_x with as many rows as d_out and the last size of the weight");
+    kvl_mat a = {floats(L, 1), outputs, false, 0}, b = {floats(L, 2), inputs, false, 0};
+    return ended(L, kvl_gemm(kvl_gradient(L, 3), inputs, a, b, 1, 1, rows, inputs, outputs, &err),
+                 &err);
+}
+
 /* --- compressors ------------------------------------------------------------------------------ */
 
 /* compress(d_out [B, entries, width], ratio, overlap, bias [ratio, row] or nil, c, z [B, T, row],
@@ -230,9 +247,15 @@ static int l_compress(lua_State *L) {
 }
 
 void kvl_open_grad(lua_State *L) {
-    static const luaL_Reg functions[] = {
-        {"rms_norm", l_rms_norm}, {"layer_norm", l_layer_norm},   {"unary", l_unary},
-        {"swiglu", l_swiglu},     {"swiglu_grad", l_swiglu_grad}, {"embedding", l_embedding},
-        {"weight", l_weight},     {"compress", l_compress},       {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"rms_norm", l_rms_norm},
+                                         {"layer_norm", l_layer_norm},
+                                         {"unary", l_unary},
+                                         {"swiglu", l_swiglu},
+                                         {"swiglu_grad", l_swiglu_grad},
+                                         {"embedding", l_embedding},
+                                         {"weight", l_weight},
+                                         {"input", l_input},
+                                         {"compress", l_compress},
+                                         {NULL, NULL}};
     kvl_open_part(L, "grad", functions);
 }
