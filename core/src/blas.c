@@ -24,7 +24,9 @@ enum {
     THIN_ELEMENTS = 1 << 16, /* elements of the large operand per tile: 256 KiB, half an L2 cache */
     DEEP_ELEMENTS = 1 << 17, /* elements of a c that is cut along k, at most: few tiles */
     DEEP_PARTS = 8,
-    DEEP_K = 512, /* k of a part at least */
+    DEEP_K = 512,         /* k of a part at least; */
+    DEEP_SMALL = 1 << 15, /* but when c has fewer elements, one tile: */
+    DEEP_SMALL_K = 192,
     PANEL_N = 64, /* columns and k of a panel, rows multiplied with it at a time */
     PANEL_K = 128,
     PANEL_M = 96,
@@ -147,7 +149,7 @@ void kvl_gemm_panels(float *c, int64_t ldc, const float *a, int64_t lda, const f
 /* --- products in tiles ------------------------------------------------------------------------ */
 
 /* One product or a batch of them, cut into tiles_m x tiles_n tiles of tile_m x tile_n: the last
- * row of tiles has the rest, up to unit_m - 1 rows more. */
+ * row of tiles has the rest. */
 typedef struct product {
     float *c;
     int64_t ldc, c_step;
@@ -155,7 +157,7 @@ typedef struct product {
     float *panels; /* of b, or NULL */
     float alpha, beta;
     int64_t m, n, k;
-    int64_t unit_m, tile_m, tile_n, tiles_m, tiles_n;
+    int64_t tile_m, tile_n, tiles_m, tiles_n;
 } product;
 
 static kvl_status product_tile(void *ctx, int64_t tile, void *scratch, kvl_error *err) {
@@ -203,14 +205,22 @@ static void cut_rows(product *p, int64_t batch) {
     double row = (double)p->tile_n * (double)p->k, all = row * (double)p->m;
     int64_t threads = kvl_blas_threads() > 1 ? 1 : kvl_threads();
     int64_t tiles = batch * p->tiles_n >= 4 * threads ? 1 : threads;
-    if (p->panels && threads > 1) tiles *= 4; /* more of them cost nothing and end together */
     while (all / (double)tiles > (double)TILE_MOST)
         tiles *= 2;
     if (tiles > p->m / TILE_M) tiles = p->m / TILE_M;
-    while (tiles > 1 && row * (double)(p->m / tiles - p->unit_m) < (double)TILE_LEAST)
+    while (tiles > 1 && row * (double)(p->m / tiles - UNIT_M) < (double)TILE_LEAST)
         tiles--;
-    p->tile_m = tiles > 1 ? p->m / p->unit_m / tiles * p->unit_m : p->m;
+    p->tile_m = tiles > 1 ? p->m / UNIT_M / tiles * UNIT_M : p->m;
     p->tiles_m = tiles;
+}
+
+/* With panels, tiles cost nothing: several for each thread, so that all end together. */
+static void cut_panels(product *p) {
+    int64_t threads = kvl_blas_threads() > 1 ? 1 : kvl_threads();
+    int64_t units = kvl_tiles(p->m, PANEL_M), most = TILE_MOST / (PANEL_M * p->n * p->k);
+    int64_t per_tile = threads > 1 ? kvl_tiles(units, 4 * threads) : units;
+    p->tile_m = (per_tile < most ? per_tile : most) * PANEL_M;
+    p->tiles_m = kvl_tiles(p->m, p->tile_m);
 }
 
 kvl_status kvl_gemm_batched(float *c, int64_t ldc, int64_t c_step, kvl_mat a, kvl_mat b,
@@ -224,7 +234,7 @@ kvl_status kvl_gemm_batched(float *c, int64_t ldc, int64_t c_step, kvl_mat a, kv
     if (!status) status = check_ld("c", ldc, m, n, err);
     if (status) return status;
     if (m == 0 || n == 0) return KVL_OK;
-    product p = {c, ldc, c_step, a, b, NULL, alpha, beta, m, n, k, UNIT_M, m, n, 1, 1};
+    product p = {c, ldc, c_step, a, b, NULL, alpha, beta, m, n, k, m, n, 1, 1};
     /* A thin product reads its large operand once and is bound by memory: its tiles are cut by the
      * elements of that operand, so that the thin side finds them in the cache. */
     int64_t thin = k > 0 ? THIN_ELEMENTS / k : THIN_ELEMENTS;
@@ -242,8 +252,7 @@ kvl_status kvl_gemm_batched(float *c, int64_t ldc, int64_t c_step, kvl_mat a, kv
             return kvl_fail(err, KVL_ENOMEM, "gemm: no memory for a copy of [%lld, %lld]",
                             (long long)k, (long long)n);
         kvl_make_panels(p.panels, b, n, k);
-        p.unit_m = PANEL_M;
-        cut_rows(&p, batch);
+        cut_panels(&p);
     } else {
         p.tile_n = even_part(n, m < 2 * TILE_M ? TILE_N_FEW : TILE_N);
         p.tiles_n = kvl_tiles(n, p.tile_n);
@@ -294,7 +303,8 @@ static kvl_status deep_row(void *ctx, int64_t i, void *scratch, kvl_error *err) 
 kvl_status kvl_gemm_deep(float *c, int64_t ldc, kvl_mat a, kvl_mat b, float alpha, int64_t m,
                          int64_t n, int64_t k, kvl_error *err) {
     /* Few tiles of the output (kvl_gemm_batched) and a k that is worth cutting. */
-    int64_t parts = k / DEEP_K < DEEP_PARTS ? k / DEEP_K : DEEP_PARTS;
+    int64_t least = n > 0 && m < DEEP_SMALL / n ? DEEP_SMALL_K : DEEP_K;
+    int64_t parts = k / least < DEEP_PARTS ? k / least : DEEP_PARTS;
     if (m < 1 || n < 1 || parts < 2 || m > DEEP_ELEMENTS / n)
         return kvl_gemm(c, ldc, a, b, alpha, 1.0f, m, n, k, err);
     if (k > INT32_MAX) return kvl_fail(err, KVL_EINVAL, "gemm: k = %lld", (long long)k);
