@@ -25,12 +25,9 @@
 #include <string.h>
 
 enum {
-    GROUP_ROWS = 256, /* M: logit rows of a group, when there are so many queries */
-    KV_ROWS = 64,     /* those of one kv head, as far as there are MIN_QUERIES: */
-    MIN_QUERIES = 16, /* more only make the corner of a causal triangle larger */
-    TILE_ROWS = 96,   /* N at most, for narrow rows */
-    TILE_FLOATS = 80 *
-                  1024, /* floats of a tile of rows at most: it stays in a second-level cache */
+    GROUP_ROWS = 256,       /* M: logit rows of a group, when there are so many queries */
+    TILE_ROWS = 96,         /* N at most, for narrow rows */
+    TILE_FLOATS = 80 << 10, /* of a tile of rows at most: it stays in a second-level cache */
     MIN_TILE_ROWS = 32,
     THIN = 8,        /* fewer logit rows per kv head: no matrix products */
     MIN_PARTS = 16,  /* fewer groups than this: cut rows into chunks */
@@ -374,7 +371,7 @@ static void kv_range(const group *x, const kvl_source *s, int64_t *g0, int64_t *
 
 static kvl_status walk_interval(group *x, const kvl_source *s, int64_t tile_rows, int64_t from,
                                 int64_t to) {
-    interval see[KV_ROWS];
+    interval see[KVL_MOST_QUERIES];
     int64_t g0, g1, base = union_of(x->p, s, x->t0, x->nt).lo;
     kv_range(x, s, &g0, &g1);
     turn_queries(x, s, 0, x->nt);
@@ -569,8 +566,8 @@ static void make_plan(plan *p, const kvl_attend_args *a) {
         bool all = s->read || per_kv * a->queries < THIN;
         p->group_heads = max(p->group_heads, all ? a->heads : per_kv);
     }
-    int64_t queries = min(GROUP_ROWS / p->group_heads, max(KV_ROWS / shared, MIN_QUERIES));
-    p->group_queries = max(1, min(queries, a->queries));
+    int64_t queries = kvl_attend_queries(shared, a->queries);
+    p->group_queries = max(1, min(min(GROUP_ROWS / p->group_heads, queries), a->queries));
     p->head_groups = kvl_tiles(a->heads, p->group_heads);
     p->query_groups = kvl_tiles(a->queries, p->group_queries);
     p->groups = a->batch * p->head_groups * p->query_groups;

@@ -8,6 +8,9 @@
 #define kvl_src_attend_h
 
 #include "kvlab/attend.h"
+#include "sizes.h"
+
+enum { KVL_MOST_QUERIES = 64 };
 
 typedef struct interval {
     int64_t lo, hi;
@@ -28,6 +31,13 @@ static inline int64_t kvl_attend_row(const kvl_source *s, int64_t position) {
 /* s [n, m]: what column j has outside the rows lo[j] .. hi[j] becomes `value`. */
 void kvl_attend_hide(float *s, const int32_t *lo, const int32_t *hi, float value, int64_t n,
                      int64_t m);
+
+/* Queries of a tile with `per_kv` heads each: 64 logit rows suit the products of one kv head, but
+ * the more queries, the larger the corner of a causal triangle that is computed in vain. */
+static inline int64_t kvl_attend_queries(int64_t per_kv, int64_t queries) {
+    int64_t most = min(max(queries / 8, 32), KVL_MOST_QUERIES);
+    return min(max(64 / per_kv, 16), most);
+}
 
 /* Fails when a list names a row that is not there. */
 kvl_status kvl_attend_bad_row(const kvl_source *s, int64_t row, kvl_error *err);

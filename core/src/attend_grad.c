@@ -28,7 +28,6 @@
 #include <string.h>
 
 enum {
-    QUERY_ROWS = 64,   /* M, when there are so many queries */
     MIN_QUERIES = 16,  /* queries of a tile at least */
     TILE_ROWS = 192,   /* N */
     THIN = 8,          /* lists with fewer heads per kv head: no BLAS */
@@ -161,7 +160,7 @@ static kvl_status walk_interval(tile *x) {
     int64_t pos = p->a->q_pos0 + x->t0, kw = p->a->key_width, vw = p->a->value_width;
     int64_t lo = kvl_attend_sees(s, pos, p->newest).lo;
     int64_t hi = kvl_attend_sees(s, pos + x->nt - 1, p->newest).hi;
-    interval see[QUERY_ROWS];
+    interval see[KVL_MOST_QUERIES];
     logit_rows all_rows = {0, 1, x->heads * x->nt};
     turn(x, all_rows);
     for (int64_t at = lo; at < hi; at += TILE_ROWS) {
@@ -503,7 +502,7 @@ static void make_plan(plan *p, const kvl_attend_grads *g, const kvl_attend_args 
         const kvl_source *s = &a->sources[i];
         int64_t per_kv = a->heads / s->kv_heads;
         p->unit = p->unit / common_divisor(p->unit, per_kv) * per_kv;
-        int64_t nt = max(min(QUERY_ROWS / per_kv, QUERY_ROWS), MIN_QUERIES);
+        int64_t nt = kvl_attend_queries(per_kv, a->queries);
         /* Of the rows that a tile of queries multiplies, each query sees a window. */
         if (s->see == KVL_SEE_WINDOW) nt = min(nt, max(s->window, MIN_QUERIES));
         p->tile_queries[i] = nt;
