@@ -61,7 +61,8 @@ end
 function G.swiglu(gate, up)
   local u, v = value(gate), value(up)
   return record(tape_of(gate, up), core.grad.swiglu(u, v), function(g)
-    core.grad.swiglu_grad(g, u, v, buffer(gate), buffer(up))
+    give(up, core.grad.swiglu_grad(g, u, v))
+    give(gate, g:contiguous()) -- g has become the gradient of gate
   end)
 end
 

@@ -343,7 +343,10 @@ var_meta.__unm = class.neg
 for _, name in ipairs { 'relu', 'sigmoid', 'silu', 'gelu' } do
   class[name] = function(x)
     local v = x.value
-    return record(x.tape, v[name](v), function(g) core.grad.unary(name, g, v, buffer(x)) end)
+    return record(x.tape, v[name](v), function(g)
+      core.grad.unary(name, g, v)
+      give(x, g:contiguous()) -- g has become the gradient of x
+    end)
   end
 end
 
