@@ -133,12 +133,14 @@ void kvl_make_panels(float *panels, kvl_mat b, int64_t n, int64_t k) {
 
 void kvl_gemm_panels(float *c, int64_t ldc, const float *a, int64_t lda, const float *panels,
                      float alpha, float beta, int64_t m, int64_t n, int64_t k) {
-    for (int64_t i = 0; i < m; i += PANEL_M)
+    bool small = has_small_kernels(); /* else BLAS had better pack as few times as possible */
+    int64_t most_m = small ? PANEL_M : m, most_k = small ? PANEL_K : k;
+    for (int64_t i = 0; i < m; i += most_m)
         for (int64_t j = 0; j < n; j += PANEL_N)
-            for (int64_t l = 0; l < k; l += PANEL_K) {
-                int64_t rows = m - i < PANEL_M ? m - i : PANEL_M;
+            for (int64_t l = 0; l < k; l += most_k) {
+                int64_t rows = m - i < most_m ? m - i : most_m;
                 int64_t width = n - j < PANEL_N ? n - j : PANEL_N;
-                int64_t depth = k - l < PANEL_K ? k - l : PANEL_K;
+                int64_t depth = k - l < most_k ? k - l : most_k;
                 cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)width,
                             (int)depth, alpha, a + i * lda + l, (int)lda,
                             panels + j * k + l * width, (int)width, l > 0 ? 1.0f : beta,
