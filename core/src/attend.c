@@ -19,7 +19,6 @@
 #include "kvlab/parallel.h"
 #include "kvlab/vmath.h"
 #include "sizes.h"
-#include "vexp.h"
 
 #include <math.h>
 #include <string.h>
@@ -247,30 +246,12 @@ static void absorb_thin(group *x, const kvl_source *s, const tile *in, int64_t t
             thin_sums(x, in, kv_group_of(x, per_kv, g, ta, tb), at, min(STRIP, n - at), see);
 }
 
-KVL_CLONES
-static void raise_max(float *restrict max, const float *restrict s, int64_t m, int64_t n) {
-    for (int64_t r = 0; r < n; r++)
-        for (int64_t j = 0; j < m; j++)
-            max[j] = s[r * m + j] > max[j] ? s[r * m + j] : max[j]; /* not by NaN */
-}
-
-KVL_CLONES
-static void weigh(float *restrict s, float *restrict sum, const float *restrict shift, int64_t m,
-                  int64_t n) {
-    for (int64_t r = 0; r < n; r++)
-        for (int64_t j = 0; j < m; j++) {
-            float e = kvl_exp_neg(s[r * m + j] - shift[j]);
-            s[r * m + j] = e;
-            sum[j] += e;
-        }
-}
-
 /* Logits s [n, m] of a kv head become weights relative to the new maxima. */
 static void softmax_columns(group *x, kv_group k, float *s, int64_t n) {
     float *max = x->shift, *sum = x->sums;
     for (int64_t j = 0; j < k.m; j++)
         max[j] = x->max[k.first + j * k.step];
-    raise_max(max, s, k.m, n);
+    kvl_attend_raise_max(max, s, n, k.m);
     for (int64_t j = 0; j < k.m; j++) {
         int64_t row = k.first + j * k.step;
         float old = x->max[row], keep = 1.0f;
@@ -283,17 +264,9 @@ static void softmax_columns(group *x, kv_group k, float *s, int64_t n) {
         /* All of them -inf: weights 0, but a NaN among them must stay one. */
         if (max[j] == -INFINITY) max[j] = 0.0f;
     }
-    weigh(s, sum, max, k.m, n);
+    kvl_attend_weigh(s, sum, max, n, k.m);
     for (int64_t j = 0; j < k.m; j++)
         x->sum[k.first + j * k.step] = sum[j];
-}
-
-KVL_CLONES
-void kvl_attend_hide(float *restrict s, const int32_t *restrict lo, const int32_t *restrict hi,
-                     float value, int64_t n, int64_t m) {
-    for (int32_t r = 0; r < n; r++)
-        for (int64_t j = 0; j < m; j++)
-            s[r * m + j] = r < lo[j] || r >= hi[j] ? value : s[r * m + j];
 }
 
 /* Logits of rows that a query does not see are -inf: their weight is 0. */

@@ -1,4 +1,5 @@
-/* attend.h - private to attend.c and attend_ref.c: arguments checked, visibility as intervals.
+/* attend.h - private to the files of attention: arguments checked, visibility as intervals, loops
+ * over logits.
  *
  * All rules but the list are intervals: query t sees the positions [lo, hi) of a source, and both
  * ends grow with t. So a tile of queries sees the interval from the first lo to the last hi, and
@@ -28,9 +29,18 @@ static inline int64_t kvl_attend_row(const kvl_source *s, int64_t position) {
     return s->ring ? row % s->ring : row;
 }
 
-/* s [n, m]: what column j has outside the rows lo[j] .. hi[j] becomes `value`. */
+/* The logits of a tile, s [n, m], in attend_softmax.c.
+ * hide: what column j has outside the rows lo[j] .. hi[j] becomes `value`.
+ * raise_max: max [m] becomes the largest of max and the columns; a NaN is passed over.
+ * weigh: s = e^(s - shift), which is added to sum [m].
+ * weigh_grad: s = e^(s - lse), the weights, and d = s * (d - delta), the gradients of the logits.
+ */
 void kvl_attend_hide(float *s, const int32_t *lo, const int32_t *hi, float value, int64_t n,
                      int64_t m);
+void kvl_attend_raise_max(float *max, const float *s, int64_t n, int64_t m);
+void kvl_attend_weigh(float *s, float *sum, const float *shift, int64_t n, int64_t m);
+void kvl_attend_weigh_grad(float *s, float *d, const float *lse, const float *delta, int64_t n,
+                           int64_t m);
 
 /* Queries of a tile with `per_kv` heads each: 64 logit rows suit the products of one kv head, but
  * the more queries, the larger the corner of a causal triangle that is computed in vain. */

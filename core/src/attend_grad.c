@@ -21,7 +21,6 @@
 #include "kvlab/parallel.h"
 #include "kvlab/vmath.h"
 #include "sizes.h"
-#include "vexp.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -78,18 +77,6 @@ typedef struct rows {
 
 /* --- one tile of rows ------------------------------------------------------------------------- */
 
-/* Logits s [n, m] and products d of d_out with values become weights and gradients of logits. */
-KVL_CLONES
-static void weigh(float *restrict s, float *restrict d, const float *restrict lse,
-                  const float *restrict delta, int64_t n, int64_t m) {
-    for (int64_t r = 0; r < n; r++)
-        for (int64_t j = 0; j < m; j++) {
-            float p = kvl_exp_neg(s[r * m + j] - lse[j]);
-            s[r * m + j] = p;
-            d[r * m + j] = p * (d[r * m + j] - delta[j]);
-        }
-}
-
 /* The logit rows first, first + step, .. of one kv head (m of them): turned for the products with
  * keys and values; what they see of a tile of n rows is found in x->lo and x->hi. */
 typedef struct logit_rows {
@@ -115,7 +102,7 @@ static void softmax(tile *x, logit_rows l, int64_t n, const interval *see) {
         partly |= sees.lo > 0 || sees.hi < n;
         x->row_lse[j] = x->lse[row], x->row_delta[j] = x->delta[row];
     }
-    weigh(x->weight, x->d_weight, x->row_lse, x->row_delta, n, l.m);
+    kvl_attend_weigh_grad(x->weight, x->d_weight, x->row_lse, x->row_delta, n, l.m);
     if (!partly) return;
     kvl_attend_hide(x->weight, x->lo, x->hi, 0.0f, n, l.m);
     kvl_attend_hide(x->d_weight, x->lo, x->hi, 0.0f, n, l.m);
