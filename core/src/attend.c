@@ -4,13 +4,14 @@
  * them (decoding), the rows that a group sees are cut into chunks as well. For a group and a chunk,
  * a state is kept for each of its M = heads x queries logit rows:
  *
- *     max [M]     largest logit so far       S [M, N]          logits of one tile of N rows
+ *     max [M]     largest logit so far       S [N, M]          logits of one tile of N rows
  *     sum [M]     sum of e^(logit - max)     acc [M, value]    sum of e^(logit - max) * value
  *
- * and a tile changes it by: S = Q K^T; rescale by e^(old max - new max); S = e^(S - max); acc += S
- * V. Both products are matrix products over all heads that share the rows. The states of the chunks
- * are added at the end, always in the same order. The numbers of groups and chunks depend on the
- * shapes only, so the bits of the result do not depend on the number of threads.
+ * and a tile changes it by: S = K Q^T; rescale by e^(old max - new max); S = e^(S - max); acc +=
+ * S^T V. Both products are matrix products over all heads that share the rows. A row of S has the
+ * logits of one key, so that the softmax goes through all M of them side by side. The states of the
+ * chunks are added at the end, always in the same order. The numbers of groups and chunks depend on
+ * the shapes only, so the bits of the result do not depend on the number of threads.
  */
 #include "attend.h"
 
@@ -23,11 +24,9 @@
 #include <string.h>
 
 enum {
-    GROUP_ROWS = 256,   /* M: logit rows of a group, when there are so many queries */
-    GROUP_QUERIES = 64, /* more only make the corner of a causal triangle larger */
-    TILE_ROWS = 256,    /* N at most, for narrow rows */
-    TILE_FLOATS = 80 *
-                  1024, /* floats of a tile of rows at most: it stays in a second-level cache */
+    GROUP_ROWS = 256,       /* M: logit rows of a group, when there are so many queries */
+    TILE_ROWS = 96,         /* N at most, for narrow rows */
+    TILE_FLOATS = 80 << 10, /* of a tile of rows at most: it stays in a second-level cache */
     MIN_TILE_ROWS = 32,
     THIN = 8,        /* fewer logit rows per kv head: no matrix products */
     MIN_PARTS = 16,  /* fewer groups than this: cut rows into chunks */
@@ -51,14 +50,18 @@ typedef struct group {
     const plan *p;
     const kvl_attend_args *a;
     int64_t b, h0, h1, t0, nt;
-    float *q;       /* [M, key_width], scaled */
-    float *acc;     /* [M, value_width] */
-    float *max;     /* [M] */
-    float *sum;     /* [M] */
-    float *s;       /* [M, N] */
-    float *rows;    /* rows that were read or gathered */
-    float *columns; /* [key_width, STRIP] keys of some rows, turned */
-    int32_t *names; /* [N] rows of a list without the -1 */
+    float *q;         /* [M, key_width], scaled */
+    float *panels;    /* the same, turned, of each kv head (kvl_make_panels) */
+    float *acc;       /* [M, value_width] */
+    float *max;       /* [M] */
+    float *sum;       /* [M] */
+    float *shift;     /* [M]: max of one kv head, 0 where there is none yet */
+    float *sums;      /* [M]: its sums */
+    float *s;         /* [N, M]; [M, N] of few logit rows */
+    float *rows;      /* rows that were read or gathered */
+    float *columns;   /* [key_width, STRIP] keys of some rows, turned */
+    int32_t *names;   /* [N] rows of a list without the -1 */
+    int32_t *lo, *hi; /* [M] rows of a tile that are seen */
     kvl_error *err;
 } group;
 
@@ -157,16 +160,34 @@ static bool all_finite(const float *rows, int64_t step, int64_t n, int64_t width
     return finite;
 }
 
-/* Logit rows first, first + step, ... (m of them) of the heads of one kv head. */
+/* Logit rows first, first + step, ... (m of them) of the heads of one kv head, and where the panels
+ * of their queries begin. */
 typedef struct kv_group {
-    int64_t g, first, step, m;
+    int64_t g, first, step, m, panels;
 } kv_group;
 
 /* All queries of the group, or query ta alone. */
 static kv_group kv_group_of(const group *x, int64_t per_kv, int64_t g, int64_t ta, int64_t tb) {
     int64_t ha = max(g * per_kv, x->h0) - x->h0, hb = min((g + 1) * per_kv, x->h1) - x->h0;
     bool whole = tb - ta == x->nt;
-    return (kv_group){g, ha * x->nt + ta, whole ? 1 : x->nt, whole ? (hb - ha) * x->nt : hb - ha};
+    return (kv_group){g, ha * x->nt + ta, whole ? 1 : x->nt, whole ? (hb - ha) * x->nt : hb - ha,
+                      ha * (tb - ta) * x->a->key_width};
+}
+
+/* Few logit rows per kv head: no matrix products. */
+static bool is_thin(const group *x, const kvl_source *s, int64_t queries) {
+    return x->a->heads / s->kv_heads * queries < THIN;
+}
+
+/* Turns the queries ta .. tb for the products with the keys of a source. */
+static void turn_queries(group *x, const kvl_source *s, int64_t ta, int64_t tb) {
+    int64_t per_kv = x->a->heads / s->kv_heads, kw = x->a->key_width;
+    if (is_thin(x, s, tb - ta)) return;
+    for (int64_t g = x->h0 / per_kv; g * per_kv < x->h1; g++) {
+        kv_group k = kv_group_of(x, per_kv, g, ta, tb);
+        kvl_make_panels(x->panels + k.panels, (kvl_mat){x->q + k.first * kw, k.step * kw, true, 0},
+                        k.m, kw);
+    }
 }
 
 /* Logits of rows at .. at + count of a tile for few logit rows, which share the turned keys. */
@@ -225,13 +246,46 @@ static void absorb_thin(group *x, const kvl_source *s, const tile *in, int64_t t
             thin_sums(x, in, kv_group_of(x, per_kv, g, ta, tb), at, min(STRIP, n - at), see);
 }
 
-/* Takes a tile into the state of the queries t0 + ta .. t0 + tb. Each sees the part see[t] of it,
- * all of it when see is NULL. */
+/* Logits s [n, m] of a kv head become weights relative to the new maxima. */
+static void softmax_columns(group *x, kv_group k, float *s, int64_t n) {
+    float *max = x->shift, *sum = x->sums;
+    for (int64_t j = 0; j < k.m; j++)
+        max[j] = x->max[k.first + j * k.step];
+    kvl_attend_raise_max(max, s, n, k.m);
+    for (int64_t j = 0; j < k.m; j++) {
+        int64_t row = k.first + j * k.step;
+        float old = x->max[row], keep = 1.0f;
+        x->max[row] = max[j];
+        if (max[j] > old && old != -INFINITY) {
+            keep = expf(old - max[j]);
+            kvl_scale_by(x->acc + row * x->a->value_width, keep, x->a->value_width);
+        }
+        sum[j] = x->sum[row] * keep;
+        /* All of them -inf: weights 0, but a NaN among them must stay one. */
+        if (max[j] == -INFINITY) max[j] = 0.0f;
+    }
+    kvl_attend_weigh(s, sum, max, n, k.m);
+    for (int64_t j = 0; j < k.m; j++)
+        x->sum[k.first + j * k.step] = sum[j];
+}
+
+/* Logits of rows that a query does not see are -inf: their weight is 0. */
+static void hide(group *x, kv_group k, int64_t n, const interval *see) {
+    for (int64_t j = 0; j < k.m; j += x->nt)
+        for (int64_t t = 0; t < x->nt; t++) {
+            x->lo[j + t] = (int32_t)see[t].lo;
+            x->hi[j + t] = (int32_t)see[t].hi;
+        }
+    kvl_attend_hide(x->s, x->lo, x->hi, -INFINITY, n, k.m);
+}
+
+/* Takes a tile into the state of the queries t0 + ta .. t0 + tb, which turn_queries has turned.
+ * Each sees the part see[t] of it, all of it when see is NULL. */
 static void absorb(group *x, const kvl_source *s, const tile *in, int64_t ta, int64_t tb,
                    const interval *see) {
     const kvl_attend_args *a = x->a;
     int64_t per_kv = a->heads / s->kv_heads, kw = a->key_width, vw = a->value_width, n = in->n;
-    if (per_kv * (tb - ta) < THIN) {
+    if (is_thin(x, s, tb - ta)) {
         absorb_thin(x, s, in, ta, tb, see);
         return;
     }
@@ -240,25 +294,22 @@ static void absorb(group *x, const kvl_source *s, const tile *in, int64_t ta, in
         partly |= see[t].lo > 0 || see[t].hi < n;
     for (int64_t g = x->h0 / per_kv; g * per_kv < x->h1; g++) {
         kv_group k = kv_group_of(x, per_kv, g, ta, tb);
-        const float *key = in->key + g * in->key_h, *value = in->value + g * in->value_h;
-        kvl_gemm_tile(x->s, n, (kvl_mat){x->q + k.first * kw, k.step * kw, false, 0},
-                      (kvl_mat){key, in->key_s, true, 0}, 1.0f, 0.0f, k.m, n, kw);
-        for (int64_t i = 0; i < k.m; i++) {
-            int64_t row = k.first + i * k.step;
-            interval sees = see ? see[row % x->nt] : (interval){0, n};
-            softmax_row(x, row, x->s + i * n, n, sees.lo, sees.hi);
-        }
+        const float *value = in->value + g * in->value_h;
+        kvl_gemm_panels(x->s, k.m, in->key + g * in->key_h, in->key_s, x->panels + k.panels, 1.0f,
+                        0.0f, n, k.m, kw);
+        if (partly) hide(x, k, n, see);
+        softmax_columns(x, k, x->s, n);
         float *acc = x->acc + k.first * vw;
         if (!partly || all_finite(value, in->value_s, n, vw)) {
-            kvl_gemm_tile(acc, k.step * vw, (kvl_mat){x->s, n, false, 0},
+            kvl_gemm_tile(acc, k.step * vw, (kvl_mat){x->s, k.m, true, 0},
                           (kvl_mat){value, in->value_s, false, 0}, 1.0f, 1.0f, k.m, vw, n);
             continue;
         }
         /* 0 * NaN is NaN: weights 0 do not hide a row from the queries that do not see it. */
-        for (int64_t i = 0; i < k.m; i++) {
-            interval sees = see[(k.first + i * k.step) % x->nt];
+        for (int64_t j = 0; j < k.m; j++) {
+            interval sees = see[(k.first + j * k.step) % x->nt];
             for (int64_t r = sees.lo; r < sees.hi; r++)
-                kvl_axpy(acc + i * k.step * vw, x->s[i * n + r], value + r * in->value_s, vw);
+                kvl_axpy(acc + j * k.step * vw, x->s[r * k.m + j], value + r * in->value_s, vw);
         }
     }
 }
@@ -293,9 +344,10 @@ static void kv_range(const group *x, const kvl_source *s, int64_t *g0, int64_t *
 
 static kvl_status walk_interval(group *x, const kvl_source *s, int64_t tile_rows, int64_t from,
                                 int64_t to) {
-    interval see[GROUP_QUERIES];
+    interval see[KVL_MOST_QUERIES];
     int64_t g0, g1, base = union_of(x->p, s, x->t0, x->nt).lo;
     kv_range(x, s, &g0, &g1);
+    turn_queries(x, s, 0, x->nt);
     for (int64_t at = base + from; at < base + to;) {
         if (kvl_cancelled()) return kvl_fail(x->err, KVL_ECANCEL, "cancelled");
         int64_t row = kvl_attend_row(s, at), n = min(tile_rows, base + to - at);
@@ -317,6 +369,7 @@ static kvl_status walk_list(group *x, const kvl_source *s, int64_t tile_rows, in
     kv_range(x, s, &g0, &g1);
     for (int64_t t = 0; t < x->nt; t++) {
         const int32_t *list = s->list + (x->b * x->a->queries + x->t0 + t) * s->k;
+        turn_queries(x, s, t, t + 1);
         for (int64_t at = from; at < to;) {
             if (kvl_cancelled()) return kvl_fail(x->err, KVL_ECANCEL, "cancelled");
             int64_t n = 0;
@@ -386,7 +439,7 @@ static void pack_q(group *x) {
 
 static size_t scratch_bytes(const plan *p) {
     const kvl_attend_args *a = p->a;
-    int64_t floats = pad(p->m * a->key_width) + pad(p->m * a->value_width) + 2 * pad(p->m) +
+    int64_t floats = 2 * pad(p->m * a->key_width) + pad(p->m * a->value_width) + 6 * pad(p->m) +
                      pad(p->m * p->n) + pad(p->row_floats) + pad(STRIP * a->key_width) + pad(p->n);
     return (size_t)floats * sizeof(float);
 }
@@ -398,12 +451,17 @@ static kvl_status run_part(void *ctx, int64_t number, void *scratch, kvl_error *
     group x = group_of(p, number / p->chunks, err);
     float *at = scratch;
     x.q = at, at += pad(p->m * a->key_width);
+    x.panels = at, at += pad(p->m * a->key_width);
     x.acc = at, at += pad(p->m * vw);
     x.max = at, at += pad(p->m);
     x.sum = at, at += pad(p->m);
+    x.shift = at, at += pad(p->m);
+    x.sums = at, at += pad(p->m);
     x.s = at, at += pad(p->m * p->n);
     x.rows = at, at += pad(p->row_floats);
     x.columns = at, at += pad(STRIP * a->key_width);
+    x.lo = (int32_t *)(void *)at, at += pad(p->m);
+    x.hi = (int32_t *)(void *)at, at += pad(p->m);
     x.names = (int32_t *)(void *)at;
     int64_t m = (x.h1 - x.h0) * x.nt;
     if (p->chunks > 1) { /* the state is what the chunk leaves behind: [acc | max | sum] */
@@ -473,13 +531,16 @@ static void make_plan(plan *p, const kvl_attend_args *a) {
     *p = (plan){.a = a, .newest = a->q_pos0 + a->queries - 1, .group_heads = 1};
     /* Heads of one group: those that share rows; all, when rows come from a reader (each once) or
      * are gone through one by one. */
+    int64_t shared = 1;
     for (int64_t i = 0; i < a->n_sources; i++) {
         const kvl_source *s = &a->sources[i];
         int64_t per_kv = a->heads / s->kv_heads;
+        shared = max(shared, per_kv);
         bool all = s->read || per_kv * a->queries < THIN;
         p->group_heads = max(p->group_heads, all ? a->heads : per_kv);
     }
-    p->group_queries = max(1, min(min(GROUP_ROWS / p->group_heads, GROUP_QUERIES), a->queries));
+    int64_t queries = kvl_attend_queries(shared, a->queries);
+    p->group_queries = max(1, min(min(GROUP_ROWS / p->group_heads, queries), a->queries));
     p->head_groups = kvl_tiles(a->heads, p->group_heads);
     p->query_groups = kvl_tiles(a->queries, p->group_queries);
     p->groups = a->batch * p->head_groups * p->query_groups;

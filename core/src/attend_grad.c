@@ -8,8 +8,8 @@
  * Inside a task, for each source, kv head, tile of queries (M = heads x queries rows) and tile of N
  * rows: five products, two to find the weights and their gradients, three to use them.
  *
- *   S = Q K^T    P = e^(S - lse)      dP = dO V^T    dS = P (dP - D)          [M, N]
- *   dV += P^T dO                      dK += dS^T Q                  dQ += dS K
+ *   S = K Q^T    P = e^(S - lse)      dP = V dO^T    dS = P (dP - D)          [N, M]
+ *   dV += P dO                        dK += dS Q                    dQ += dS^T K
  *
  * Q is scaled when it is packed, which scales dK as well; dQ is scaled when it is stored.
  */
@@ -27,9 +27,8 @@
 #include <string.h>
 
 enum {
-    QUERY_ROWS = 64,   /* M, when there are so many queries */
     MIN_QUERIES = 16,  /* queries of a tile at least */
-    TILE_ROWS = 256,   /* N */
+    TILE_ROWS = 192,   /* N */
     THIN = 8,          /* lists with fewer heads per kv head: no BLAS */
     MIN_PARTS = 16,    /* fewer units than this: cut queries into strips */
     MIN_STRIP = 128,   /* queries of a strip at least */
@@ -56,13 +55,16 @@ typedef struct tile {
     const plan *p;
     const kvl_source *s;
     int64_t b, g, h0, heads, t0, nt;
-    float *q, *d_out, *d_q;       /* [M, key_width], [M, value_width], [M, key_width] */
-    float *lse, *delta;           /* [M] */
-    float *weight, *d_weight;     /* [M, N] */
-    float *keys, *values;         /* gathered rows [N, ..] */
-    float *d_keys, *d_values;     /* their gradients */
-    int32_t *names;               /* [N] */
-    kvl_rows_grad d_key, d_value; /* of this batch item and kv head */
+    float *q, *d_out, *d_q;         /* [M, key_width], [M, value_width], [M, key_width] */
+    float *q_panels, *d_out_panels; /* some of them, turned (kvl_make_panels) */
+    float *lse, *delta;             /* [M] */
+    float *row_lse, *row_delta;     /* [M]: those of the logit rows at hand, */
+    int32_t *lo, *hi;               /* and what they see of a tile of rows */
+    float *weight, *d_weight;       /* [N, M]; [M, N] of few heads */
+    float *keys, *values;           /* gathered rows [N, ..] */
+    float *d_keys, *d_values;       /* their gradients */
+    int32_t *names;                 /* [N] */
+    kvl_rows_grad d_key, d_value;   /* of this batch item and kv head */
     kvl_error *err;
 } tile;
 
@@ -75,48 +77,51 @@ typedef struct rows {
 
 /* --- one tile of rows ------------------------------------------------------------------------- */
 
-/* d[i] = p[i] * (d[i] - delta) */
-KVL_CLONES
-static void weight_grad(float *d, const float *p, float delta, int64_t n) {
-    for (int64_t i = 0; i < n; i++)
-        d[i] = p[i] * (d[i] - delta);
+/* The logit rows first, first + step, .. of one kv head (m of them): turned for the products with
+ * keys and values; what they see of a tile of n rows is found in x->lo and x->hi. */
+typedef struct logit_rows {
+    int64_t first, step, m;
+} logit_rows;
+
+static void turn(tile *x, logit_rows l) {
+    int64_t kw = x->p->a->key_width, vw = x->p->a->value_width;
+    kvl_make_panels(x->q_panels, (kvl_mat){x->q + l.first * kw, l.step * kw, true, 0}, l.m, kw);
+    kvl_make_panels(x->d_out_panels, (kvl_mat){x->d_out + l.first * vw, l.step * vw, true, 0}, l.m,
+                    vw);
 }
 
-/* Logits and products d_out . value become weights and gradients of logits; both are 0 outside
- * [lo, hi). A row that saw nothing has lse = -inf. */
-static void softmax_row(const tile *x, int64_t row, float *s, float *d, int64_t n, int64_t lo,
-                        int64_t hi) {
-    if (x->lse[row] == -INFINITY || hi <= lo) lo = hi = 0;
-    kvl_exp_sum(s + lo, s + lo, 1.0f, x->lse[row], hi - lo);
-    weight_grad(d + lo, s + lo, x->delta[row], hi - lo);
-    memset(s, 0, (size_t)lo * sizeof *s);
-    memset(d, 0, (size_t)lo * sizeof *d);
-    memset(s + hi, 0, (size_t)(n - hi) * sizeof *s);
-    memset(d + hi, 0, (size_t)(n - hi) * sizeof *d);
-}
-
-/* Logit rows first .. first + m of the tile against the rows; see[t] is the part that query t sees,
- * all when see is NULL. step: distance of the logit rows. */
-static void absorb(tile *x, const rows *r, int64_t first, int64_t step, int64_t m,
-                   const interval *see) {
-    int64_t kw = x->p->a->key_width, vw = x->p->a->value_width, n = r->n;
-    float *s = x->weight, *d = x->d_weight;
-    kvl_mat q = {x->q + first * kw, step * kw, false, 0};
-    kvl_mat d_out = {x->d_out + first * vw, step * vw, false, 0};
-    kvl_gemm_tile(s, n, q, (kvl_mat){r->key, r->key_s, true, 0}, 1.0f, 0.0f, m, n, kw);
-    kvl_gemm_tile(d, n, d_out, (kvl_mat){r->value, r->value_s, true, 0}, 1.0f, 0.0f, m, n, vw);
-    for (int64_t i = 0; i < m; i++) {
-        int64_t row = first + i * step;
+/* Both are 0 where a logit row sees nothing: see[t] is the part that query t sees, all when see is
+ * NULL. A row that saw nothing anywhere has lse = -inf. */
+static void softmax(tile *x, logit_rows l, int64_t n, const interval *see) {
+    bool partly = false;
+    for (int64_t j = 0; j < l.m; j++) {
+        int64_t row = l.first + j * l.step;
         interval sees = see ? see[row % x->nt] : (interval){0, n};
-        softmax_row(x, row, s + i * n, d + i * n, n, sees.lo, sees.hi);
+        if (x->lse[row] == -INFINITY) sees.hi = sees.lo;
+        x->lo[j] = (int32_t)sees.lo, x->hi[j] = (int32_t)sees.hi;
+        partly |= sees.lo > 0 || sees.hi < n;
+        x->row_lse[j] = x->lse[row], x->row_delta[j] = x->delta[row];
     }
-    if (r->d_value)
-        kvl_gemm_tile(r->d_value, r->d_value_s, (kvl_mat){s, n, true, 0}, d_out, 1.0f, 1.0f, n, vw,
-                      m);
-    if (r->d_key)
-        kvl_gemm_tile(r->d_key, r->d_key_s, (kvl_mat){d, n, true, 0}, q, 1.0f, 1.0f, n, kw, m);
+    kvl_attend_weigh_grad(x->weight, x->d_weight, x->row_lse, x->row_delta, n, l.m);
+    if (!partly) return;
+    kvl_attend_hide(x->weight, x->lo, x->hi, 0.0f, n, l.m);
+    kvl_attend_hide(x->d_weight, x->lo, x->hi, 0.0f, n, l.m);
+}
+
+/* Logit rows, which have been turned, against the rows of a tile. */
+static void absorb(tile *x, const rows *r, logit_rows l, const interval *see) {
+    int64_t kw = x->p->a->key_width, vw = x->p->a->value_width, n = r->n, m = l.m;
+    float *s = x->weight, *d = x->d_weight;
+    kvl_mat q = {x->q + l.first * kw, l.step * kw, false, 0};
+    kvl_mat d_out = {x->d_out + l.first * vw, l.step * vw, false, 0};
+    kvl_gemm_panels(s, m, r->key, r->key_s, x->q_panels, 1.0f, 0.0f, n, m, kw);
+    kvl_gemm_panels(d, m, r->value, r->value_s, x->d_out_panels, 1.0f, 0.0f, n, m, vw);
+    softmax(x, l, n, see);
+    kvl_mat weights = {s, m, false, 0}, d_logits = {d, m, false, 0}, turned = {d, m, true, 0};
+    if (r->d_value) kvl_gemm_tile(r->d_value, r->d_value_s, weights, d_out, 1.0f, 1.0f, n, vw, m);
+    if (r->d_key) kvl_gemm_tile(r->d_key, r->d_key_s, d_logits, q, 1.0f, 1.0f, n, kw, m);
     if (x->p->g->d_q)
-        kvl_gemm_tile(x->d_q + first * kw, step * kw, (kvl_mat){d, n, false, 0},
+        kvl_gemm_tile(x->d_q + l.first * kw, l.step * kw, turned,
                       (kvl_mat){r->key, r->key_s, false, 0}, 1.0f, 1.0f, m, kw, n);
 }
 
@@ -142,7 +147,9 @@ static kvl_status walk_interval(tile *x) {
     int64_t pos = p->a->q_pos0 + x->t0, kw = p->a->key_width, vw = p->a->value_width;
     int64_t lo = kvl_attend_sees(s, pos, p->newest).lo;
     int64_t hi = kvl_attend_sees(s, pos + x->nt - 1, p->newest).hi;
-    interval see[QUERY_ROWS];
+    interval see[KVL_MOST_QUERIES];
+    logit_rows all_rows = {0, 1, x->heads * x->nt};
+    turn(x, all_rows);
     for (int64_t at = lo; at < hi; at += TILE_ROWS) {
         int64_t n = min(TILE_ROWS, hi - at), row = at - s->pos0;
         for (int64_t t = 0; t < x->nt; t++) {
@@ -158,7 +165,7 @@ static kvl_status walk_interval(tile *x) {
                   max(x->d_key.step_s, kw),
                   max(x->d_value.step_s, vw),
                   n};
-        absorb(x, &r, 0, 1, x->heads * x->nt, see);
+        absorb(x, &r, all_rows, see);
     }
     return KVL_OK;
 }
@@ -187,7 +194,7 @@ static void absorb_list(tile *x, int64_t t, int64_t n) {
               kw,
               vw,
               n};
-    absorb(x, &r, t, x->nt, x->heads, NULL);
+    absorb(x, &r, (logit_rows){t, x->nt, x->heads}, NULL);
     add_rows(&x->d_key, x->names, x->d_keys, kw, n);
     add_rows(&x->d_value, x->names, x->d_values, vw, n);
 }
@@ -201,6 +208,24 @@ static void transpose(float *to, int64_t ld, const tile *x,
         for (int64_t c = 0; c < width; c++)
             to[c * ld + i] = from[c];
     }
+}
+
+/* d[i] = p[i] * (d[i] - delta) */
+KVL_CLONES
+static void weight_grad(float *d, const float *p, float delta, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        d[i] = p[i] * (d[i] - delta);
+}
+
+/* The softmax of one logit row. */
+static void softmax_row(const tile *x, int64_t row, float *s, float *d, int64_t n) {
+    if (x->lse[row] == -INFINITY) {
+        memset(s, 0, (size_t)n * sizeof *s);
+        memset(d, 0, (size_t)n * sizeof *d);
+        return;
+    }
+    kvl_exp_sum(s, s, 1.0f, x->lse[row], n);
+    weight_grad(d, s, x->delta[row], n);
 }
 
 /* Few heads: products too small for BLAS. The rows are transposed, so that logits are neighbours;
@@ -221,7 +246,7 @@ static void absorb_thin(tile *x, int64_t t, int64_t n) {
     kvl_small_product(s, ld, q, qs, 1, keys, ld, m, ld, kw);
     kvl_small_product(d, ld, g, gs, 1, values, ld, m, ld, vw);
     for (int64_t h = 0; h < m; h++)
-        softmax_row(x, h * x->nt + t, s + h * ld, d + h * ld, n, 0, n);
+        softmax_row(x, h * x->nt + t, s + h * ld, d + h * ld, n);
     for (int64_t i = 0; i < n; i++) {
         float *d_key = grad_row(&x->d_key, x->names[i]);
         float *d_value = grad_row(&x->d_value, x->names[i]);
@@ -236,6 +261,7 @@ static kvl_status walk_list(tile *x) {
     const kvl_source *s = x->s;
     for (int64_t t = 0; t < x->nt; t++) {
         const int32_t *list = s->list + (x->b * x->p->a->queries + x->t0 + t) * s->k;
+        if (x->heads >= THIN) turn(x, (logit_rows){t, x->nt, x->heads});
         for (int64_t at = 0; at < s->k;) {
             int64_t n = 0;
             for (; at < s->k && n < TILE_ROWS; at++) {
@@ -294,8 +320,8 @@ static kvl_rows_grad target(const plan *p, const kvl_rows_grad *to, int64_t stri
 
 static size_t scratch_bytes(const plan *p) {
     int64_t kw = p->a->key_width, vw = p->a->value_width;
-    int64_t floats = 2 * pad(p->m * kw) + pad(p->m * vw) + 2 * pad(p->m) + 2 * pad(p->m * p->n) +
-                     2 * pad(p->n * kw) + 2 * pad(p->n * vw) + pad(p->n);
+    int64_t floats = 3 * pad(p->m * kw) + 2 * pad(p->m * vw) + 6 * pad(p->m) +
+                     2 * pad(p->m * p->n) + 2 * pad(p->n * kw) + 2 * pad(p->n * vw) + pad(p->n);
     return (size_t)floats * sizeof(float);
 }
 
@@ -311,6 +337,12 @@ static kvl_status run_task(void *ctx, int64_t number, void *scratch, kvl_error *
     x.q = at, at += pad(p->m * kw);
     x.d_q = at, at += pad(p->m * kw);
     x.d_out = at, at += pad(p->m * vw);
+    x.q_panels = at, at += pad(p->m * kw);
+    x.d_out_panels = at, at += pad(p->m * vw);
+    x.row_lse = at, at += pad(p->m);
+    x.row_delta = at, at += pad(p->m);
+    x.lo = (int32_t *)(void *)at, at += pad(p->m);
+    x.hi = (int32_t *)(void *)at, at += pad(p->m);
     x.lse = at, at += pad(p->m);
     x.delta = at, at += pad(p->m);
     x.weight = at, at += pad(p->m * p->n);
@@ -457,7 +489,7 @@ static void make_plan(plan *p, const kvl_attend_grads *g, const kvl_attend_args 
         const kvl_source *s = &a->sources[i];
         int64_t per_kv = a->heads / s->kv_heads;
         p->unit = p->unit / common_divisor(p->unit, per_kv) * per_kv;
-        int64_t nt = max(min(QUERY_ROWS / per_kv, QUERY_ROWS), MIN_QUERIES);
+        int64_t nt = kvl_attend_queries(per_kv, a->queries);
         /* Of the rows that a tile of queries multiplies, each query sees a window. */
         if (s->see == KVL_SEE_WINDOW) nt = min(nt, max(s->window, MIN_QUERIES));
         p->tile_queries[i] = nt;

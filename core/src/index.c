@@ -18,6 +18,7 @@
 #include <string.h>
 
 enum {
+    LANES = 16,
     TILE_KEYS = 512,               /* keys per unit */
     TILE_LOGITS = 256,             /* heads x queries per product */
     SPAN_SCORES = 16 * 1024 * 1024 /* floats of the score buffer, unless one query needs more */
@@ -52,12 +53,32 @@ static void reduce_heads(float *out, const float *w, const float *s, int64_t hea
     }
 }
 
+/* The same of s [n, heads], whose rows are ld apart. */
+KVL_CLONES
+static void reduce_rows(float *out, const float *w, const float *s, int64_t ld, int64_t heads,
+                        int64_t n) {
+    for (int64_t i = 0; i < n; i++, s += ld) {
+        float lane[LANES] = {0.0f};
+        int64_t j = 0;
+        for (; j + LANES <= heads; j += LANES)
+            for (int l = 0; l < LANES; l++)
+                lane[l] += w[j + l] * (s[j + l] < 0.0f ? 0.0f : s[j + l]);
+        for (; j < heads; j++)
+            lane[0] += w[j] * (s[j] < 0.0f ? 0.0f : s[j]);
+        for (int half = LANES / 2; half > 0; half /= 2)
+            for (int l = 0; l < half; l++)
+                lane[l] += lane[l + half];
+        out[i] = lane[0];
+    }
+}
+
 /* Scores of queries t .. t + nt (of the span) for `count` keys in memory, to out + t * step; of the
  * keys from entry `first` on, a product leaves out those that none of its queries sees. first is
  * -1 when all are seen. */
 static void score_tile(const span *x, float *out, int64_t step, const float *key, int64_t key_step,
                        int64_t first, int64_t count, int64_t t, int64_t nt, float *q, float *s) {
     const kvl_index_args *a = x->a;
+    float *panels = q + x->sub * a->heads * a->width;
     for (int64_t at = t; at < t + nt; at += x->sub) {
         int64_t sub = min(x->sub, t + nt - at), n = count;
         if (first >= 0) n = min(n, visible(a, x->t0 + at + sub - 1) - first);
@@ -66,12 +87,21 @@ static void score_tile(const span *x, float *out, int64_t step, const float *key
                 memcpy(q + (i * a->heads + j) * a->width,
                        a->q + x->b * a->q_step_b + (x->t0 + at + i) * a->q_step_t + j * a->q_step_h,
                        (size_t)a->width * sizeof *q);
+        int64_t m = sub * a->heads;
+        const float *w = a->w + x->b * a->w_step_b + (x->t0 + at) * a->w_step_t;
+        if (a->heads >= LANES) { /* key by key: the heads of one are enough for vectors */
+            kvl_make_panels(panels, (kvl_mat){q, a->width, true, 0}, m, a->width);
+            kvl_gemm_panels(s, m, key, key_step, panels, 1.0f, 0.0f, n, m, a->width);
+            for (int64_t i = 0; i < sub; i++)
+                reduce_rows(out + (at + i) * step, w + i * a->w_step_t, s + i * a->heads, m,
+                            a->heads, n);
+            continue;
+        }
         kvl_gemm_tile(s, n, (kvl_mat){q, a->width, false, 0}, (kvl_mat){key, key_step, true, 0},
-                      1.0f, 0.0f, sub * a->heads, n, a->width);
+                      1.0f, 0.0f, m, n, a->width);
         for (int64_t i = 0; i < sub; i++)
-            reduce_heads(out + (at + i) * step,
-                         a->w + x->b * a->w_step_b + (x->t0 + at + i) * a->w_step_t,
-                         s + i * a->heads * n, a->heads, n);
+            reduce_heads(out + (at + i) * step, w + i * a->w_step_t, s + i * a->heads * n, a->heads,
+                         n);
     }
 }
 
@@ -137,7 +167,7 @@ static kvl_status score_pool(const span *x, int64_t unit, float *keys, float *q,
 static kvl_status score_unit(void *ctx, int64_t unit, void *scratch, kvl_error *err) {
     const span *x = ctx;
     float *keys = scratch, *q = keys + x->key_floats;
-    float *s = q + x->sub * x->a->heads * x->a->width;
+    float *s = q + 2 * x->sub * x->a->heads * x->a->width; /* after the panels of q */
     return x->a->pool ? score_pool(x, unit, keys, q, s, err) : score_keys(x, unit, keys, q, s, err);
 }
 
@@ -210,7 +240,7 @@ kvl_status kvl_index(const kvl_index_out *out, const kvl_index_args *a, kvl_erro
     x.sub = TILE_LOGITS / a->heads < 1 ? 1 : min(TILE_LOGITS / a->heads, per_span);
     x.units = kvl_tiles(x.n, TILE_KEYS);
     x.key_floats = a->read || a->pool ? TILE_KEYS * a->width : 0;
-    size_t unit_bytes = (size_t)(x.key_floats + x.sub * a->heads * (a->width + TILE_KEYS)) *
+    size_t unit_bytes = (size_t)(x.key_floats + x.sub * a->heads * (2 * a->width + TILE_KEYS)) *
                         sizeof(float);
     x.scores = kvl_alloc_raw((size_t)(x.n > 0 ? per_span * x.n : 1) * sizeof(float));
     if (!x.scores)

@@ -3,11 +3,12 @@
 
 #include "kvlab/parallel.h"
 #include "kvlab/vmath.h"
+#include "norm_sums.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { TILE_FLOATS = 16 * 1024, LANES = 8 };
+enum { TILE_FLOATS = 16 * 1024, LANES = KVL_SUM_LANES };
 
 typedef struct job {
     float *out;
@@ -36,9 +37,8 @@ static kvl_status run(job *j, const char *what, kvl_error *err) {
     return kvl_parallel_for(kvl_tiles(j->rows, j->per_tile), 0, run_tile, j, err);
 }
 
-/* Sum of (x - mean)^2 in double. */
 KVL_CLONES
-static double sum_squares(const float *x, double mean, int64_t n) {
+double kvl_row_squares(const float *x, double mean, int64_t n) {
     double lane[LANES] = {0.0}, sum = 0.0;
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
@@ -54,7 +54,7 @@ static double sum_squares(const float *x, double mean, int64_t n) {
 }
 
 KVL_CLONES
-static double sum_of(const float *x, int64_t n) {
+double kvl_row_sum(const float *x, int64_t n) {
     double lane[LANES] = {0.0}, sum = 0.0;
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
@@ -76,12 +76,13 @@ static void apply(float *out, const float *x, float mean, float factor, const fl
 }
 
 static void rms_row(const job *j, float *out, const float *x) {
-    double mean = sum_squares(x, 0.0, j->n) / (double)j->n;
+    double mean = kvl_row_squares(x, 0.0, j->n) / (double)j->n;
     apply(out, x, 0.0f, (float)(1.0 / sqrt(mean + (double)j->eps)), j->weight, NULL, j->n);
 }
 
 static void layer_row(const job *j, float *out, const float *x) {
-    double mean = sum_of(x, j->n) / (double)j->n, var = sum_squares(x, mean, j->n) / (double)j->n;
+    double mean = kvl_row_sum(x, j->n) / (double)j->n;
+    double var = kvl_row_squares(x, mean, j->n) / (double)j->n;
     apply(out, x, (float)mean, (float)(1.0 / sqrt(var + (double)j->eps)), j->weight, j->bias, j->n);
 }
 

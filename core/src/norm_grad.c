@@ -2,12 +2,13 @@
 #include "kvlab/norm_grad.h"
 
 #include "kvlab/vmath.h"
+#include "norm_sums.h"
 #include "parts.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-enum { TILE_FLOATS = 16 * 1024, LANES = 8 };
+enum { TILE_FLOATS = 16 * 1024, LANES = KVL_SUM_LANES };
 
 typedef struct job {
     const kvl_norm_grad_args *a;
@@ -16,52 +17,39 @@ typedef struct job {
     int64_t per_tile;
 } job;
 
-static double add_lanes(const double *lane) {
-    double sum = 0.0;
+/* Sum of d * w (w NULL: 1). */
+KVL_CLONES
+static double sum_of_grads(const float *d, const float *w, int64_t n) {
+    if (!w) return kvl_row_sum(d, n);
+    double lane[LANES] = {0.0}, sum = 0.0;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++)
+            lane[l] += (double)(d[i + l] * w[i + l]);
+    for (; i < n; i++)
+        sum += (double)(d[i] * w[i]);
     for (int l = 0; l < LANES; l++)
         sum += lane[l];
     return sum;
 }
 
-/* Sums of x - mean and of its square. */
+/* Sum of d * w * (x - mean). */
 KVL_CLONES
-static void moments(double *first, double *second, const float *x, double mean, int64_t n) {
-    double one[LANES] = {0.0}, two[LANES] = {0.0};
+static double sum_of_products(const float *d, const float *w, const float *x, double mean,
+                              int64_t n) {
+    double lane[LANES] = {0.0}, sum = 0.0;
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int l = 0; l < LANES; l++) {
-            double d = (double)x[i + l] - mean;
-            one[l] += d;
-            two[l] += d * d;
-        }
-    for (; i < n; i++) {
-        double d = (double)x[i] - mean;
-        one[0] += d;
-        two[0] += d * d;
-    }
-    *first = add_lanes(one);
-    *second = add_lanes(two);
-}
-
-/* Sums of g = d * w (w NULL: 1) and of g * (x - mean). */
-KVL_CLONES
-static void products(double *first, double *second, const float *d, const float *w, const float *x,
-                     double mean, int64_t n) {
-    double one[LANES] = {0.0}, two[LANES] = {0.0};
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int l = 0; l < LANES; l++) {
-            double g = (double)d[i + l] * (w ? (double)w[i + l] : 1.0);
-            one[l] += g;
-            two[l] += g * ((double)x[i + l] - mean);
-        }
-    for (; i < n; i++) {
-        double g = (double)d[i] * (w ? (double)w[i] : 1.0);
-        one[0] += g;
-        two[0] += g * ((double)x[i] - mean);
-    }
-    *first = add_lanes(one);
-    *second = add_lanes(two);
+    for (; w && i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++)
+            lane[l] += (double)(d[i + l] * w[i + l]) * ((double)x[i + l] - mean);
+    for (; !w && i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++)
+            lane[l] += (double)d[i + l] * ((double)x[i + l] - mean);
+    for (; i < n; i++)
+        sum += (double)(d[i] * (w ? w[i] : 1.0f)) * ((double)x[i] - mean);
+    for (int l = 0; l < LANES; l++)
+        sum += lane[l];
+    return sum;
 }
 
 /* d_x += r * (d * w - shift) - (x - mean) * slope */
@@ -85,19 +73,14 @@ static void weight_grad(double *part, const float *d, const float *x, float mean
 static void row_grad(const job *j, int64_t row, double *part) {
     const kvl_norm_grad_args *a = j->a;
     const float *x = a->x + row * a->x_step, *d = a->d_out + row * a->d_out_step;
-    double mean = 0.0, first, second, count = (double)a->n;
-    if (j->centred) {
-        moments(&first, &second, x, 0.0, a->n);
-        mean = first / count;
-    }
-    moments(&first, &second, x, mean, a->n);
-    double r = 1.0 / sqrt(second / count + (double)a->eps);
+    double count = (double)a->n, mean = j->centred ? kvl_row_sum(x, a->n) / count : 0.0;
+    double r = 1.0 / sqrt(kvl_row_squares(x, mean, a->n) / count + (double)a->eps);
     if (part) weight_grad(part, d, x, (float)mean, (float)r, a->n);
     if (!a->d_x) return;
-    products(&first, &second, d, a->weight, x, mean, a->n);
-    input_grad(a->d_x + row * a->d_x_step, d, a->weight, x, (float)mean, (float)r,
-               j->centred ? (float)(first / count) : 0.0f, (float)(r * r * r * second / count),
-               a->n);
+    double shift = j->centred ? sum_of_grads(d, a->weight, a->n) / count : 0.0;
+    double slope = r * r * r * sum_of_products(d, a->weight, x, mean, a->n) / count;
+    input_grad(a->d_x + row * a->d_x_step, d, a->weight, x, (float)mean, (float)r, (float)shift,
+               (float)slope, a->n);
 }
 
 static kvl_status run_tile(void *ctx, int64_t tile, void *scratch, kvl_error *err) {

@@ -11,16 +11,16 @@ enum { TILE = 16 * 1024, EMBED_COLUMNS = 32 };
 /* --- activations ------------------------------------------------------------------------------ */
 
 KVL_CLONES
-static void relu_grad(float *d, const float *x, const float *g, int64_t n) {
+static void relu_grad(float *restrict d, const float *restrict x, int64_t n) {
     for (int64_t i = 0; i < n; i++)
-        d[i] += x[i] > 0.0f ? g[i] : 0.0f;
+        d[i] = x[i] > 0.0f ? d[i] : 0.0f;
 }
 
 KVL_CLONES
-static void sigmoid_grad(float *d, const float *x, const float *g, int64_t n) {
+static void sigmoid_grad(float *restrict d, const float *restrict x, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         float s = 1.0f / (1.0f + kvl_exp_any(-x[i]));
-        d[i] += g[i] * s * (1.0f - s);
+        d[i] = d[i] * s * (1.0f - s);
     }
 }
 
@@ -31,26 +31,26 @@ KVL_INLINE float silu_slope(float x, float s) {
 }
 
 KVL_CLONES
-static void silu_grad(float *d, const float *x, const float *g, int64_t n) {
+static void silu_grad(float *restrict d, const float *restrict x, int64_t n) {
     for (int64_t i = 0; i < n; i++)
-        d[i] += g[i] * silu_slope(x[i], 1.0f / (1.0f + kvl_exp_any(-x[i])));
+        d[i] *= silu_slope(x[i], 1.0f / (1.0f + kvl_exp_any(-x[i])));
 }
 
 /* (x Phi(x))' = Phi(x) + x phi(x) */
 KVL_CLONES
-static void gelu_grad(float *d, const float *x, const float *g, int64_t n) {
+static void gelu_grad(float *restrict d, const float *restrict x, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         float density, p = kvl_normal(&density, x[i]);
-        d[i] += g[i] * (p + x[i] * density * 0.398942280f);
+        d[i] *= p + x[i] * density * 0.398942280f;
     }
 }
 
-typedef void grad_fn(float *d, const float *x, const float *g, int64_t n);
+typedef void grad_fn(float *d, const float *x, int64_t n);
 
 typedef struct unary_job {
     grad_fn *fn;
-    float *d_x;
-    const float *x, *d_out;
+    float *d;
+    const float *x;
     int64_t n;
 } unary_job;
 
@@ -59,12 +59,11 @@ static kvl_status unary_tile(void *ctx, int64_t tile, void *scratch, kvl_error *
     (void)err;
     const unary_job *j = ctx;
     int64_t at = tile * TILE, n = j->n - at < TILE ? j->n - at : TILE;
-    j->fn(j->d_x + at, j->x + at, j->d_out + at, n);
+    j->fn(j->d + at, j->x + at, n);
     return KVL_OK;
 }
 
-kvl_status kvl_unary_grad(float *d_x, kvl_unary_op op, const float *x, const float *d_out,
-                          int64_t n, kvl_error *err) {
+kvl_status kvl_unary_grad(float *d, kvl_unary_op op, const float *x, int64_t n, kvl_error *err) {
     grad_fn *fn = op == KVL_RELU      ? relu_grad
                   : op == KVL_SIGMOID ? sigmoid_grad
                   : op == KVL_SILU    ? silu_grad
@@ -76,7 +75,7 @@ kvl_status kvl_unary_grad(float *d_x, kvl_unary_op op, const float *x, const flo
                         "here, %s has not",
                         op >= 0 && op < KVL_UNARY_OPS ? kvl_unary_name(op) : "an unknown function");
     if (n < 0) return kvl_fail(err, KVL_EINVAL, "unary_grad: %lld elements", (long long)n);
-    unary_job j = {fn, d_x, x, d_out, n};
+    unary_job j = {fn, d, x, n};
     return kvl_parallel_for(kvl_tiles(n, TILE), 0, unary_tile, &j, err);
 }
 
@@ -102,15 +101,13 @@ static void swiglu_row(float *out, const float *gate, const float *up, int64_t n
 }
 
 KVL_CLONES
-static void swiglu_gate(float *d, const float *gate, const float *up, const float *g, int64_t n) {
-    for (int64_t i = 0; i < n; i++)
-        d[i] += g[i] * up[i] * silu_slope(gate[i], 1.0f / (1.0f + kvl_exp_any(-gate[i])));
-}
-
-KVL_CLONES
-static void swiglu_up(float *d, const float *gate, const float *g, int64_t n) {
-    for (int64_t i = 0; i < n; i++)
-        d[i] += g[i] * (gate[i] / (1.0f + kvl_exp_any(-gate[i])));
+static void swiglu_grad(float *restrict d, float *restrict d_up, const float *restrict gate,
+                        const float *restrict up, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        float g = d[i], s = 1.0f / (1.0f + kvl_exp_any(-gate[i]));
+        d[i] = g * up[i] * silu_slope(gate[i], s);
+        d_up[i] = g * (gate[i] * s);
+    }
 }
 
 typedef struct swiglu_job {
@@ -127,13 +124,10 @@ static kvl_status swiglu_tile(void *ctx, int64_t tile, void *scratch, kvl_error 
     int64_t from = tile * j->per_tile, left = a->rows - from;
     for (int64_t i = from; i < from + (left < j->per_tile ? left : j->per_tile); i++) {
         const float *gate = a->gate + i * a->gate_step, *up = a->up + i * a->up_step;
-        if (!j->grad) {
+        if (j->grad)
+            swiglu_grad(a->d + i * a->d_step, a->d_up + i * a->d_up_step, gate, up, a->n);
+        else
             swiglu_row(a->out + i * a->out_step, gate, up, a->n);
-            continue;
-        }
-        const float *g = a->d_out + i * a->d_out_step;
-        if (a->d_gate) swiglu_gate(a->d_gate + i * a->d_gate_step, gate, up, g, a->n);
-        if (a->d_up) swiglu_up(a->d_up + i * a->d_up_step, gate, g, a->n);
     }
     return KVL_OK;
 }

@@ -1,10 +1,12 @@
 /* parallel.c - loops over tiles on threads of our own.
  *
- * The caller of a loop works on it from the first moment, and helpers join when they can: whoever
- * is free takes the next tile. At the end the caller waits only for helpers that have a tile in
- * hand. So on a busy machine, where a helper may get no processor for milliseconds, a loop costs
- * what one thread needs, while a team that has to meet at a barrier (OpenMP) waits for its slowest
- * member even if nothing is left to do (measured with two busy processors: a loop of 1 ms took 16).
+ * The caller of a loop works on it from the first moment, and helpers join when they can. Each
+ * begins with a part of the tiles of its own, so that from loop to loop it finds the same rows in
+ * its cache, and then takes what the others have not begun. At the end the caller waits only for
+ * helpers that have a tile in hand. So on a busy machine, where a helper may get no processor for
+ * milliseconds, a loop costs what one thread needs, while a team that has to meet at a barrier
+ * (OpenMP) waits for its slowest member even if nothing is left to do (measured with two busy
+ * processors: a loop of 1 ms took 16).
  *
  * The helpers, their number and the loop they work on are the second piece of mutable global state
  * of the core (the first is in base.c): it belongs to the machine, not to a computation, and no
@@ -33,6 +35,12 @@ enum {
     SPINS = 2000 /* looks at a variable before sleeping: some 20 us, what waking up takes */
 };
 
+/* The tiles that a thread begins with, on a cache line of its own. */
+typedef struct part {
+    _Alignas(64) _Atomic int64_t next; /* the first one that nobody took */
+    int64_t end;
+} part;
+
 /* One loop, on the stack of its caller. */
 typedef struct loop {
     kvl_tile_fn fn;
@@ -40,9 +48,10 @@ typedef struct loop {
     int64_t n_tiles;
     char *scratch; /* [threads, step] */
     size_t step;
-    _Atomic int64_t next; /* the first tile that nobody took */
-    atomic_bool stop;
-    int64_t failed_tile; /* the lowest one, or -1; with its failure under `lock` */
+    int threads;
+    part *parts;           /* [threads] */
+    _Atomic int64_t limit; /* the lowest tile that failed, n_tiles when none: those below it run */
+    int64_t failed_tile;   /* the same, or -1; with its failure under `lock` */
     kvl_error failure;
 } loop;
 
@@ -88,29 +97,34 @@ kvl_status kvl_set_threads(int n, kvl_error *err) {
     return KVL_OK;
 }
 
-/* A tile that fails raises `stop`; the failure of the lowest tile is kept. */
+/* The failure of the lowest tile is kept, whichever thread is first. */
 static void run_tile(loop *l, int64_t tile, void *scratch) {
     kvl_error err = {KVL_OK, ""};
     kvl_status status = kvl_cancelled() ? kvl_fail(&err, KVL_ECANCEL, "cancelled")
                                         : l->fn(l->ctx, tile, scratch, &err);
     if (status == KVL_OK) return;
     err.status = status;
-    atomic_store(&l->stop, true);
     pthread_mutex_lock(&lock);
     if (l->failed_tile < 0 || tile < l->failed_tile) {
+        atomic_store(&l->limit, tile);
         l->failed_tile = tile;
         l->failure = err;
     }
     pthread_mutex_unlock(&lock);
 }
 
-/* What every thread of a loop does; `place` counts them from 0. */
+/* What every thread of a loop does; `place` counts them from 0. It takes tiles of its own part and
+ * then what is left of the others': from loop to loop a thread finds the same rows in its cache. */
 static void run_tiles(loop *l, int place) {
     char *scratch = l->scratch ? l->scratch + l->step * (size_t)place : NULL;
-    while (!atomic_load_explicit(&l->stop, memory_order_relaxed)) {
-        int64_t tile = atomic_fetch_add_explicit(&l->next, 1, memory_order_relaxed);
-        if (tile >= l->n_tiles) break;
-        run_tile(l, tile, scratch);
+    for (int i = 0; i < l->threads; i++) {
+        part *p = &l->parts[(place + i) % l->threads];
+        for (;;) {
+            int64_t tile = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
+            if (tile >= p->end || tile >= atomic_load_explicit(&l->limit, memory_order_relaxed))
+                break;
+            run_tile(l, tile, scratch);
+        }
     }
 }
 
@@ -214,7 +228,18 @@ kvl_status kvl_parallel_for(int64_t n_tiles, size_t scratch_bytes, kvl_tile_fn f
     if (!together) threads = 1;
 
     kvl_status status = KVL_OK;
-    loop l = {.fn = fn, .ctx = ctx, .n_tiles = n_tiles, .failed_tile = -1};
+    part parts[MAX_THREADS];
+    for (int64_t i = 0, at = 0; i < threads; i++) {
+        atomic_init(&parts[i].next, at);
+        parts[i].end = at += n_tiles / threads + (i < n_tiles % threads);
+    }
+    loop l = {.fn = fn,
+              .ctx = ctx,
+              .n_tiles = n_tiles,
+              .threads = threads,
+              .parts = parts,
+              .limit = n_tiles,
+              .failed_tile = -1};
     /* Whole cache lines per thread, so that two threads never write one. */
     if (scratch_bytes > SIZE_MAX / MAX_THREADS - 64) {
         status = kvl_fail(err, KVL_ENOMEM, "scratch of %zu bytes per thread", scratch_bytes);

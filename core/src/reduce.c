@@ -159,15 +159,17 @@ static kvl_status columns_task(void *ctx, int64_t task, void *scratch, kvl_error
     const double *mean = job->mean ? job->mean + outer * job->inner + first : NULL;
     for (int64_t i = from; i < to; i++) {
         int64_t at = (outer * job->n + i) * job->inner + first;
-        if (i == from) {
-            for (int64_t c = 0; c < width; c++)
-                part[c] = reduce_run(job, at + c, 1, mean ? mean[c] : 0);
-        } else if (!job->integer && job->op <= KVL_VAR) { /* the common case, without calls */
+        if (!job->integer && job->op <= KVL_VAR) { /* the common case, without calls */
             const float *x = (const float *)job->x + at;
+            for (int64_t c = 0; c < width && i == from; c++)
+                part[c].sum = 0;
             for (int64_t c = 0; c < width; c++) {
                 double d = mean ? x[c] - mean[c] : x[c];
                 part[c].sum += mean ? d * d : d;
             }
+        } else if (i == from) {
+            for (int64_t c = 0; c < width; c++)
+                part[c] = reduce_run(job, at + c, 1, mean ? mean[c] : 0);
         } else {
             for (int64_t c = 0; c < width; c++)
                 part[c] = join(job, part[c], reduce_run(job, at + c, 1, mean ? mean[c] : 0));
@@ -204,10 +206,8 @@ static kvl_status finish(const reduce_job *job, kvl_tensor *out, int64_t to, par
     int32_t *i32 = kvl_tensor_i32(out);
     double sum = job->integer && !job->mean ? (double)r.integer : r.sum;
     switch (job->op) {
-    case KVL_SUM:
-        if (!job->integer)
-            f[to] = (float)sum;
-        else if (r.integer == (int32_t)r.integer)
+    case KVL_SUM: /* of integers */
+        if (r.integer == (int32_t)r.integer)
             i32[to] = (int32_t)r.integer;
         else
             return kvl_fail(err, KVL_EINVAL, "sum: %lld is more than int32 holds",
@@ -248,7 +248,10 @@ static kvl_status reduce(kvl_tensor *out, reduce_job *job, kvl_error *err) {
         job->mean = mean;
         status = reduce_pass(job, err);
     }
-    for (int64_t i = 0; status == KVL_OK && i < count; i++)
+    bool plain = job->op == KVL_SUM && !job->integer;
+    for (int64_t i = 0; plain && status == KVL_OK && i < count; i++)
+        kvl_tensor_f32(out)[i] = (float)job->part[i].sum;
+    for (int64_t i = 0; !plain && status == KVL_OK && i < count; i++)
         status = finish(job, out, i, job->part[i],
                         i / job->inner * job->n * job->inner + i % job->inner, err);
     kvl_free(job->part);

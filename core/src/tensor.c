@@ -13,7 +13,7 @@ struct kvl_storage {
     atomic_llong references;
     size_t bytes;
 };
-enum { STORAGE_HEAD = 64, ELEMENT = 4 };
+enum { STORAGE_HEAD = 64, ELEMENT = 4, CLEAR_BYTES = 1 << 16, CLEAR_MOST = 1 << 25 };
 
 const char *kvl_dtype_name(kvl_dtype dtype) {
     return dtype == KVL_INT32 ? "int32" : "float32";
@@ -88,9 +88,33 @@ static kvl_status make(kvl_tensor **out, kvl_dtype dtype, int ndim, const int64_
     return KVL_OK;
 }
 
+static kvl_status clear_tile(void *ctx, int64_t tile, void *scratch, kvl_error *err) {
+    (void)scratch;
+    (void)err;
+    const kvl_tensor *t = ctx;
+    size_t at = (size_t)tile * CLEAR_BYTES, left = t->storage->bytes - at;
+    memset((char *)kvl_tensor_data(t) + at, 0, left < CLEAR_BYTES ? left : CLEAR_BYTES);
+    return KVL_OK;
+}
+
+/* Gradients are cleared again and again, by all threads. Larger blocks come from the system, which
+ * gives zeros that cost nothing before they are touched. */
 kvl_status kvl_tensor_new(kvl_tensor **out, kvl_dtype dtype, int ndim, const int64_t *shape,
                           kvl_error *err) {
-    return make(out, dtype, ndim, shape, kvl_alloc, err);
+    int64_t bytes;
+    kvl_tensor head;
+    kvl_status status = layout_init(&head, &bytes, dtype, ndim, shape, err);
+    bool together = status == KVL_OK && kvl_threads() > 1 && bytes > 4 * CLEAR_BYTES &&
+                    bytes <= CLEAR_MOST;
+    if (!together) return make(out, dtype, ndim, shape, kvl_alloc, err);
+    status = make(out, dtype, ndim, shape, kvl_alloc_raw, err);
+    if (status == KVL_OK)
+        status = kvl_parallel_for(kvl_tiles(bytes, CLEAR_BYTES), 0, clear_tile, *out, err);
+    if (status != KVL_OK) {
+        kvl_tensor_free(*out);
+        *out = NULL;
+    }
+    return status;
 }
 
 kvl_status kvl_tensor_new_raw(kvl_tensor **out, kvl_dtype dtype, int ndim, const int64_t *shape,

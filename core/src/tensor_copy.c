@@ -71,7 +71,7 @@ static kvl_status move(kvl_tensor *out, const kvl_tensor *in, kvl_error *err) {
 }
 
 static kvl_status copy_as(kvl_tensor **out, const kvl_tensor *t, kvl_dtype dtype, kvl_error *err) {
-    kvl_status status = kvl_tensor_new(out, dtype, t->ndim, t->shape, err);
+    kvl_status status = kvl_tensor_new_raw(out, dtype, t->ndim, t->shape, err);
     if (status == KVL_OK) status = move(*out, t, err);
     if (status != KVL_OK) {
         kvl_tensor_free(*out);
@@ -174,7 +174,7 @@ kvl_status kvl_tensor_cat(kvl_tensor **out, const kvl_tensor *const *list, int64
         if (__builtin_add_overflow(shape[dim], t->shape[dim], &shape[dim]))
             return kvl_fail(err, KVL_EINVAL, "cat: too many elements");
     }
-    kvl_status status = kvl_tensor_new(out, first->dtype, first->ndim, shape, err);
+    kvl_status status = kvl_tensor_new_raw(out, first->dtype, first->ndim, shape, err);
     kvl_tensor *all = *out;
     int64_t at = 0;
     for (int64_t k = 0; status == KVL_OK && k < count; k++) {

@@ -34,10 +34,6 @@ void kvl_walk_init(kvl_walk *w, int ndim, const int64_t *shape);
 void kvl_walk_add(kvl_walk *w, const kvl_tensor *t);
 kvl_status kvl_walk_run(kvl_walk *w, kvl_row_fn *row, void *ctx, kvl_error *err);
 
-/* A tensor whose elements are undefined: its maker writes all of them. */
-kvl_status kvl_tensor_new_raw(kvl_tensor **out, kvl_dtype dtype, int ndim, const int64_t *shape,
-                              kvl_error *err);
-
 /* Fails when the view repeats elements, so that it cannot be written. */
 kvl_status kvl_check_writable(const kvl_tensor *dst, const char *what, kvl_error *err);
 

@@ -171,7 +171,8 @@ function internal:queries(latent, pos, order)
     return self:rotate(q, pos)
   end
   local nope = get 'qk_nope_head_dim'
-  local content, rotary = q:slice(4, 1, nope), self:rotate(q:slice(4, nope + 1, -1), pos)
+  local content, rotary = ops.split(q, 4, nope)
+  rotary = self:rotate(rotary, pos)
   if order == 'absorb' then content = per_head(content, self.key_up)
   elseif order == 'merged' then
     self:merge_weights()
@@ -198,13 +199,14 @@ function internal:finish_row(row, pos, stride, prefix)
   local B, n = row.shape[1], row.shape[2]
   if s.form == 'heads' then
     local dims = s.main or s.local_kv
-    local key = row:slice(3, 1, dims.key):reshape(B, n, dims.kv_heads, dims.key // dims.kv_heads)
-    key = self:rotate(key, pos, stride):reshape(B, n, dims.key)
-    return ops.cat({ key, row:slice(3, dims.key + 1, -1) }, 3)
+    local key, value = ops.split(row, 3, dims.key)
+    key = self:rotate(key:reshape(B, n, dims.kv_heads, dims.key // dims.kv_heads), pos, stride):reshape(B, n, dims.key)
+    return ops.cat({ key, value }, 3)
   end
   local rank = s.get 'kv_lora_rank'
-  local latent = ops.rms_norm(row:slice(3, 1, rank), self.w[prefix .. 'kv_a_layernorm.weight'], self.eps)
-  return ops.cat({ latent, self:rotate(row:slice(3, rank + 1, -1), pos, stride) }, 3), latent
+  local latent, rotary = ops.split(row, 3, rank)
+  latent = ops.rms_norm(latent, self.w[prefix .. 'kv_a_layernorm.weight'], self.eps)
+  return ops.cat({ latent, self:rotate(rotary, pos, stride) }, 3), latent
 end
 
 -- Local KV of the chunk: [B, T, channels], one row a token.
@@ -316,10 +318,10 @@ function internal:expand(rows)
   local get = self.shape.get
   local B, S = rows.shape[1], rows.shape[2]
   local H, rank, rope = get 'num_attention_heads', get 'kv_lora_rank', get 'qk_rope_head_dim'
-  local up = linear(rows:slice(3, 1, rank), self.w['kv_b_proj.weight']):reshape(B, S, H, -1)
-  local nope = get 'qk_nope_head_dim'
-  local rotary = rows:slice(3, rank + 1, -1):reshape(B, S, 1, rope):expand(B, S, H, rope)
-  return ops.cat({ up:slice(4, 1, nope), rotary }, 4), up:slice(4, nope + 1, -1)
+  local latent, rotary = ops.split(rows, 3, rank)
+  local up = linear(latent, self.w['kv_b_proj.weight']):reshape(B, S, H, -1)
+  local content, values = ops.split(up, 4, get 'qk_nope_head_dim')
+  return ops.cat({ content, rotary:reshape(B, S, 1, rope):expand(B, S, H, rope) }, 4), values
 end
 
 -- Column ranges of a row source for this layer's form.

@@ -18,7 +18,9 @@ local buffer, give, is, record, tape_of, value = tape.buffer, tape.give, tape.is
 function G.linear(x, w)
   local u, v = value(x), value(w)
   return record(tape_of(x, w), u:matmul(v:transpose(1, 2)), function(g)
-    if is(x) then give(x, g:matmul(v)) end
+    if is(x) then
+      if x.grad then core.grad.input(g, v, x.grad) else give(x, g:matmul(v)) end
+    end
     if is(w) then core.grad.weight(g, u, buffer(w)) end
   end)
 end
@@ -59,7 +61,8 @@ end
 function G.swiglu(gate, up)
   local u, v = value(gate), value(up)
   return record(tape_of(gate, up), core.grad.swiglu(u, v), function(g)
-    core.grad.swiglu_grad(g, u, v, buffer(gate), buffer(up))
+    give(up, core.grad.swiglu_grad(g, u, v))
+    give(gate, g:contiguous()) -- g has become the gradient of gate
   end)
 end
 

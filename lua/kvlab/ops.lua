@@ -25,6 +25,12 @@ function ops.cat(list, dim)
   return tensor.cat(list, dim)
 end
 
+-- split(x, dim, n) -> the first n of x along dim, and the rest.
+function ops.split(x, dim, n)
+  if is(x) then return tape.split(x, dim, n) end
+  return x:slice(dim, 1, n), x:slice(dim, n + 1, -1)
+end
+
 function ops.where(condition, a, b)
   if is(a) or is(b) then return tape.where(condition, a, b) end
   return tensor.where(tape.value(condition), a, b)

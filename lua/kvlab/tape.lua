@@ -238,6 +238,24 @@ end
 part 'slice'
 part 'select'
 
+-- split(x, dim, n) -> the first n of x along dim, and the rest. Both are recorded one after the other, so all that uses
+-- them comes later: when the gradient of the rest is there, that of the first is complete, and both together are that
+-- of x, which is written once.
+function M.split(x, dim, n)
+  local first, v = x:slice(dim, 1, n), x.value
+  return first, record(x.tape, v:slice(dim, n + 1, -1), function(g)
+    if first.grad then
+      give(x, tensor.cat({ first.grad, g }, dim))
+      first.grad:free()
+      first.grad = nil
+    else
+      local whole = buffer(x)
+      local place <close> = whole:slice(dim, n + 1, -1)
+      place:add_(g)
+    end
+  end)
+end
+
 function class.index_select(x, dim, ids)
   return record(x.tape, x.value:index_select(dim, ids), function(g)
     local shape = g.shape
@@ -343,7 +361,10 @@ var_meta.__unm = class.neg
 for _, name in ipairs { 'relu', 'sigmoid', 'silu', 'gelu' } do
   class[name] = function(x)
     local v = x.value
-    return record(x.tape, v[name](v), function(g) core.grad.unary(name, g, v, buffer(x)) end)
+    return record(x.tape, v[name](v), function(g)
+      core.grad.unary(name, g, v)
+      give(x, g:contiguous()) -- g has become the gradient of x
+    end)
   end
 end
 

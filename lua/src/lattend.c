@@ -211,11 +211,12 @@ static int l_attend(lua_State *L) {
         luaL_error(L, "attend: without a source the width of the values must be given");
     kvl_tensor **out = kvl_push_tensor(L);
     int64_t shape[] = {B, T, H, value_width};
-    if (kvl_tensor_new(out, KVL_FLOAT32, 4, shape, &err) != KVL_OK) return kvl_raise(L, &err);
+    if (kvl_tensor_new_raw(out, KVL_FLOAT32, 4, shape, &err) != KVL_OK) return kvl_raise(L, &err);
     kvl_tensor **lse = NULL;
     if (with_lse) {
         lse = kvl_push_tensor(L);
-        if (kvl_tensor_new(lse, KVL_FLOAT32, 3, shape, &err) != KVL_OK) return kvl_raise(L, &err);
+        if (kvl_tensor_new_raw(lse, KVL_FLOAT32, 3, shape, &err) != KVL_OK)
+            return kvl_raise(L, &err);
     }
     kvl_fill_sources(L, &call, B, T, key_width, value_width);
     q = kvl_check_tensor(L, 1);

@@ -1,8 +1,9 @@
 /* lgrad.c - core.grad: gradients of norms, activations, embedding, linear layers and compressors.
  *
  * Every function is given d_out, the inputs of the forward, and places for gradients, which are nil
- * or tensors that the gradient is ADDED to. It returns nothing. The tape (lua/kvlab/tape.lua) is
- * their caller; shapes are checked here all the same. The rules for safety are in lkvl.h.
+ * or tensors that the gradient is ADDED to; those of activations take the place of d_out. The tape
+ * (lua/kvlab/tape.lua) is their caller; shapes are checked here all the same. The rules for safety
+ * are in lkvl.h.
  */
 #include "lkvl.h"
 
@@ -82,20 +83,18 @@ static int l_layer_norm(lua_State *L) {
 
 /* --- activations ------------------------------------------------------------------------------ */
 
-/* unary(name, d_out, x, d_x) for relu, sigmoid, silu and gelu */
+/* unary(name, d, x): the gradient d of f(x) becomes that of x, in place */
 static int l_unary(lua_State *L) {
     static const char *const names[] = {"relu", "sigmoid", "silu", "gelu", NULL};
     static const kvl_unary_op ops[] = {KVL_RELU, KVL_SIGMOID, KVL_SILU, KVL_GELU};
     kvl_error err;
     kvl_unary_op op = ops[luaL_checkoption(L, 1, NULL, names)];
-    lua_settop(L, 4);
-    kvl_need_rows(L, 2, true);
+    lua_settop(L, 3);
     kvl_need_rows(L, 3, true);
-    check_same(L, 2, 3, "d_out of the shape of x");
-    kvl_check_tensor(L, 4);
-    kvl_check_gradient(L, 4, 3);
+    kvl_check_tensor(L, 2);
+    kvl_check_gradient(L, 2, 3);
     return ended(L,
-                 kvl_unary_grad(kvl_gradient(L, 4), op, floats(L, 3), floats(L, 2),
+                 kvl_unary_grad(kvl_gradient(L, 2), op, floats(L, 3),
                                 kvl_tensor_numel(kvl_check_tensor(L, 3)), &err),
                  &err);
 }
@@ -108,7 +107,7 @@ static int l_swiglu(lua_State *L) {
     kvl_need_rows(L, 2, true);
     check_same(L, 2, 1, "up of the shape of gate");
     kvl_tensor **out = kvl_push_tensor(L), *gate = kvl_check_tensor(L, 1);
-    if (kvl_tensor_new(out, KVL_FLOAT32, gate->ndim, gate->shape, &err) != KVL_OK)
+    if (kvl_tensor_new_raw(out, KVL_FLOAT32, gate->ndim, gate->shape, &err) != KVL_OK)
         return kvl_raise(L, &err);
     kvl_swiglu_args args = {.out = kvl_tensor_f32(*out),
                             .out_step = n,
@@ -121,30 +120,29 @@ static int l_swiglu(lua_State *L) {
     return kvl_done(L, kvl_swiglu(&args, &err), &err, 1);
 }
 
-/* swiglu_grad(d_out, gate, up, d_gate, d_up) */
+/* swiglu_grad(d, gate, up) -> d_up; the gradient d of the result becomes that of gate, in place */
 static int l_swiglu_grad(lua_State *L) {
     kvl_error err;
-    lua_settop(L, 5);
+    lua_settop(L, 3);
     int64_t n = whole_last(L, 2);
-    kvl_need_rows(L, 1, true);
     kvl_need_rows(L, 3, true);
-    check_same(L, 1, 2, "d_out of the shape of gate");
     check_same(L, 3, 2, "up of the shape of gate");
-    kvl_check_gradient(L, 4, 2);
-    kvl_check_gradient(L, 5, 2);
-    kvl_swiglu_args args = {.d_gate = kvl_gradient(L, 4),
-                            .d_up = kvl_gradient(L, 5),
-                            .d_gate_step = n,
+    kvl_check_tensor(L, 1);
+    kvl_check_gradient(L, 1, 2);
+    kvl_tensor **d_up = kvl_push_tensor(L), *gate = kvl_check_tensor(L, 2);
+    if (kvl_tensor_new_raw(d_up, KVL_FLOAT32, gate->ndim, gate->shape, &err) != KVL_OK)
+        return kvl_raise(L, &err);
+    kvl_swiglu_args args = {.d = kvl_gradient(L, 1),
+                            .d_step = n,
+                            .d_up = kvl_tensor_f32(*d_up),
                             .d_up_step = n,
-                            .d_out = floats(L, 1),
-                            .d_out_step = n,
                             .gate = floats(L, 2),
                             .up = floats(L, 3),
                             .gate_step = n,
                             .up_step = n,
-                            .rows = kvl_tensor_numel(kvl_check_tensor(L, 2)) / n,
+                            .rows = kvl_tensor_numel(gate) / n,
                             .n = n};
-    return ended(L, kvl_swiglu_grad(&args, &err), &err);
+    return kvl_done(L, kvl_swiglu_grad(&args, &err), &err, 1);
 }
 
 /* --- weights ---------------------------------------------------------------------------------- */
@@ -189,6 +187,23 @@ static int l_weight(lua_State *L) {
                  &err);
 }
 
+/* input(d_out (..., out), weight [out, in], d_x (..., in)): d_x += d_out weight */
+static int l_input(lua_State *L) {
+    kvl_error err;
+    lua_settop(L, 3);
+    int64_t outputs = whole_last(L, 1), inputs = whole_last(L, 2);
+    kvl_tensor *w = kvl_check_dims(L, 2, 2, "a weight {out, in}");
+    if (w->shape[0] != outputs) kvl_shape_error(L, 2, "a weight {last size of d_out, in}");
+    kvl_check_gradient(L, 3, 3);
+    kvl_tensor *x = kvl_check_tensor(L, 3);
+    int64_t rows = kvl_tensor_numel(kvl_check_tensor(L, 1)) / outputs;
+    if (x->ndim == 0 || x->shape[x->ndim - 1] != inputs || kvl_tensor_numel(x) / inputs != rows)
+        kvl_shape_error(L, 3, "d_x with as many rows as d_out and the last size of the weight");
+    kvl_mat a = {floats(L, 1), outputs, false, 0}, b = {floats(L, 2), inputs, false, 0};
+    return ended(L, kvl_gemm(kvl_gradient(L, 3), inputs, a, b, 1, 1, rows, inputs, outputs, &err),
+                 &err);
+}
+
 /* --- compressors ------------------------------------------------------------------------------ */
 
 /* compress(d_out [B, entries, width], ratio, overlap, bias [ratio, row] or nil, c, z [B, T, row],
@@ -230,9 +245,15 @@ static int l_compress(lua_State *L) {
 }
 
 void kvl_open_grad(lua_State *L) {
-    static const luaL_Reg functions[] = {
-        {"rms_norm", l_rms_norm}, {"layer_norm", l_layer_norm},   {"unary", l_unary},
-        {"swiglu", l_swiglu},     {"swiglu_grad", l_swiglu_grad}, {"embedding", l_embedding},
-        {"weight", l_weight},     {"compress", l_compress},       {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"rms_norm", l_rms_norm},
+                                         {"layer_norm", l_layer_norm},
+                                         {"unary", l_unary},
+                                         {"swiglu", l_swiglu},
+                                         {"swiglu_grad", l_swiglu_grad},
+                                         {"embedding", l_embedding},
+                                         {"weight", l_weight},
+                                         {"input", l_input},
+                                         {"compress", l_compress},
+                                         {NULL, NULL}};
     kvl_open_part(L, "grad", functions);
 }

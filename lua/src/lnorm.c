@@ -9,7 +9,8 @@ static kvl_tensor *new_like(lua_State *L, int arg) {
     kvl_error err;
     kvl_tensor **slot = kvl_push_tensor(L);
     kvl_tensor *x = kvl_check_tensor(L, arg);
-    if (kvl_tensor_new(slot, KVL_FLOAT32, x->ndim, x->shape, &err) != KVL_OK) kvl_raise(L, &err);
+    if (kvl_tensor_new_raw(slot, KVL_FLOAT32, x->ndim, x->shape, &err) != KVL_OK)
+        kvl_raise(L, &err);
     return *slot;
 }
 

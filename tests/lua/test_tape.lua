@@ -138,7 +138,20 @@ function TestGradients:test_functions()
 end
 
 function TestGradients:test_layers()
+  local function parts(f)
+    return function(x)
+      local first, rest = ops.split(x, 2, 2)
+      return f(first, rest, x)
+    end
+  end
+  local one = { draw(1, 3, 5) }
+  assert_gradients('split', parts(function(a, b) return a:sum(2) + b:pow(2):sum(2) end), one)
+  assert_gradients('split and whole', parts(function(a, b, x) return (x * x):sum(2) * b:sum(2) + a:sum(2) end), one)
+  assert_gradients('first of split', parts(function(a) return a * a end), one)
+  assert_gradients('rest of split', parts(function(_, b) return b * b end), one)
   assert_gradients('linear', ops.linear, { draw(1, 2, 5, 4), draw(2, 3, 4) })
+  assert_gradients('two of one input', function(x, w) return ops.linear(x, w) + ops.linear(x, w * 2) end,
+    { draw(1, 2, 5, 4), draw(2, 3, 4) })
   assert_gradients('matmul', ops.matmul, { draw(1, 5, 4), draw(2, 4, 3) })
   assert_gradients('matmul of a batch', ops.matmul, { draw(1, 3, 5, 4), draw(2, 3, 4, 2) })
   assert_gradients('matmul, broadcast', ops.matmul, { draw(1, 1, 5, 4), draw(2, 3, 4, 2) })
@@ -287,12 +300,14 @@ function TestTape:test_kernels_check_arguments()
   check.fails('d_out of the shape of x', g.rms_norm, wide, x, nil, 1e-6, nil, nil)
   check.fails('without gaps', g.rms_norm, x, x, nil, 1e-6, strided, nil)
   check.fails('gradient', g.layer_norm, x, x, nil, 1e-6, nil, kv.ones(2), nil)
-  check.fails('float32', g.unary, 'relu', int, x, x)
-  check.fails('without gaps', g.unary, 'relu', x, x, wide)
+  check.fails('float32', g.unary, 'relu', int, x)
+  check.fails('without gaps', g.unary, 'relu', wide, x)
+  check.fails('without gaps', g.swiglu_grad, strided, x, x)
   check.fails('up of the shape', g.swiglu, x, wide)
   check.fails('must be 0', g.embedding, kv.ones(2, 3), int, kv.zeros(2, 3))
   check.fails('{out, in}', g.weight, x, wide, kv.ones(3))
   check.fails('as many rows', g.weight, kv.ones(5, 3), wide, kv.ones(3, 4))
+  check.fails('as many rows', g.input, kv.ones(5, 3), kv.ones(3, 4), kv.ones(4, 4))
   check.fails('d_out {B', g.compress, kv.ones(1, 3, 2), 2, false, nil, kv.ones(1, 4, 2), kv.ones(1, 4, 2))
   check.fails('labels', g.head_loss, x, kv.ones(4, 3), kv.tensor({ 1 }, 'int32'), 1)
   check.fails({ 'label', '7' }, g.head_loss, x, kv.ones(4, 3), kv.tensor({ 7, 0 }, 'int32'), 1)
@@ -341,9 +356,9 @@ function TestTape:test_kernels_survive_any_arguments()
     return { -- calls that work, before an argument or two are replaced
       rms_norm = { o(2, 3), o(2, 3), o(3), 1e-6, o(2, 3), o(3) },
       layer_norm = { o(2, 3), o(2, 3), o(3), 1e-6, o(2, 3), o(3), o(3) },
-      unary = { 'gelu', o(2, 3), o(2, 3), o(2, 3) }, swiglu = { o(2, 3), o(2, 3) },
-      swiglu_grad = { o(2, 3), o(2, 3), o(2, 3), o(2, 3), o(2, 3) }, embedding = { o(2, 3), ids, o(4, 3) },
-      weight = { o(4, 2), o(4, 3), o(2, 3) },
+      unary = { 'gelu', o(2, 3), o(2, 3) }, swiglu = { o(2, 3), o(2, 3) },
+      swiglu_grad = { o(2, 3), o(2, 3), o(2, 3) }, embedding = { o(2, 3), ids, o(4, 3) },
+      weight = { o(4, 2), o(4, 3), o(2, 3) }, input = { o(4, 2), o(2, 3), o(4, 3) },
       compress = { o(1, 2, 2), 2, true, o(2, 4), o(1, 5, 4), o(1, 5, 4), o(1, 5, 4), o(1, 5, 4), o(2, 4) },
       attend = { o(1, 2, 2, 2), o(1, 2, 2, 2), o(1, 2, 2), o(1, 2, 2, 2), sources(), o(2), 1, 0, o(1, 2, 2, 2), o(2) },
       mass = { o(1, 2, 2, 2), sources(), o(1, 2, 2), 1, 0, 1, set, true },

@@ -54,8 +54,9 @@ KVL_API void kvl_free(void *p);
 
 /* Asks the C library to keep freed memory for this process instead of giving it back to the system:
  * a training step takes and frees the same blocks again and again, and fresh pages cost as much as
- * the products. For whoever owns the process, once; the library never calls it. Where the C library
- * has no such setting, nothing happens. */
+ * the products. On Linux that memory comes in large pages, when the system has them. For whoever
+ * owns the process, once; the library never calls it. Where the C library has no such setting,
+ * nothing happens. */
 KVL_API void kvl_keep_memory(void);
 
 /* Bytes handed out by kvl_alloc and not yet freed: 0 when nothing leaks. */

@@ -59,6 +59,13 @@ KVL_API kvl_status kvl_gemm_deep(float *c, int64_t ldc, kvl_mat a, kvl_mat b, fl
 KVL_API void kvl_gemm_tile(float *c, int64_t ldc, kvl_mat a, kvl_mat b, float alpha, float beta,
                            int64_t m, int64_t n, int64_t k);
 
+/* A small b [k, n] copied into panels (k * n floats), and c [m, n] = a [m, k] b + beta * c with
+ * them, on this thread: the fastest products, for a b that is used for many rows. */
+KVL_API void kvl_make_panels(float *panels, kvl_mat b, int64_t n, int64_t k);
+KVL_API void kvl_gemm_panels(float *c, int64_t ldc, const float *a, int64_t lda,
+                             const float *panels, float alpha, float beta, int64_t m, int64_t n,
+                             int64_t k);
+
 /* The definition, summed in double. */
 KVL_API void kvl_gemm_ref(double *c, int64_t ldc, kvl_mat a, kvl_mat b, double alpha, double beta,
                           int64_t m, int64_t n, int64_t k);

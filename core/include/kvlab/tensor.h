@@ -36,6 +36,10 @@ typedef struct kvl_tensor {
 /* Zeros. Sizes are checked: a negative one or too many elements fail, as does refused memory. */
 KVL_API kvl_status kvl_tensor_new(kvl_tensor **out, kvl_dtype dtype, int ndim, const int64_t *shape,
                                   kvl_error *err);
+/* The elements are undefined, for whoever writes all of them: clearing memory takes as long as
+ * writing it. */
+KVL_API kvl_status kvl_tensor_new_raw(kvl_tensor **out, kvl_dtype dtype, int ndim,
+                                      const int64_t *shape, kvl_error *err);
 /* Copies `data` (numel elements of the type, row-major). */
 KVL_API kvl_status kvl_tensor_from(kvl_tensor **out, kvl_dtype dtype, int ndim,
                                    const int64_t *shape, const void *data, kvl_error *err);

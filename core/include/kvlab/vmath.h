@@ -48,6 +48,10 @@ KVL_API void kvl_axpy(float *y, float a, const float *x, int64_t n);
 KVL_API void kvl_small_product(float *c, int64_t ldc, const float *a, int64_t a_i, int64_t a_l,
                                const float *b, int64_t ldb, int64_t m, int64_t n, int64_t k);
 
+/* to [cols, rows] = the transpose of from [rows, cols]; rows are ld_to and ld_from apart. */
+KVL_API void kvl_transpose(float *to, int64_t ld_to, const float *from, int64_t ld_from,
+                           int64_t rows, int64_t cols);
+
 /* Neither NaN nor infinite, all of them. */
 KVL_API bool kvl_finite(const float *x, int64_t n);
 
