@@ -9,17 +9,24 @@ local FOLDER <const> = check.root .. '/experiments/'
 local SWEEPS <const> = { ['records/run.lua'] = 'records/results.json', ['replay/run.lua'] = 'replay/results.json',
   ['records/trained.lua'] = 'records/trained.json', ['where-full/run.lua'] = 'where-full/results.json',
   ['ratio-overlap/run.lua'] = 'ratio-overlap/results.json', ['nanogpt-char/run.lua'] = 'nanogpt-char/results.json',
-  ['indexer-training/run.lua'] = 'indexer-training/results.json' }
+  ['indexer-training/run.lua'] = 'indexer-training/results.json', ['sharing/run.lua'] = 'sharing/results.json' }
 
 local function rows(name)
   local file <close> = assert(io.open(FOLDER .. name))
   return kv.json.decode(file:read('a')).rows
 end
 
--- The settings of a row, from a configuration: those keys.
+-- The settings of a row, from a configuration: those keys; `a.b` is b inside a.
 local function key_of(values, keys)
   local setting = {}
-  for _, key in ipairs(keys) do setting[key] = values[key] end
+  for _, key in ipairs(keys) do
+    local value = values[key]
+    if value == nil then
+      value = values
+      for name in key:gmatch '[^.]+' do value = value[name] end
+    end
+    setting[key] = value
+  end
   return kv.config.canonical(setting)
 end
 
@@ -67,6 +74,7 @@ function TestExperiments:test_tables_are_those_of_the_results()
   local numbers = 0
   for readme, files in pairs { ['where-full'] = { 'results' }, ['ratio-overlap'] = { 'results' },
     ['indexer-training'] = { 'results' }, ['nanogpt-char'] = { 'results' }, replay = { 'results' },
+    sharing = { 'results' },
     records = { 'results', 'trained' } } do
     local list = {}
     for _, name in ipairs(files) do
