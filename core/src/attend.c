@@ -56,7 +56,7 @@ typedef struct group {
     float *max;       /* [M] */
     float *sum;       /* [M] */
     float *shift;     /* [M]: max of one kv head, 0 where there is none yet */
-    float *sums;      /* [M]: its sums */
+    float *sums;      /* [M]: its sums over the tile */
     float *s;         /* [N, M]; [M, N] of few logit rows */
     float *rows;      /* rows that were read or gathered */
     float *columns;   /* [key_width, STRIP] keys of some rows, turned */
@@ -254,19 +254,22 @@ static void softmax_columns(group *x, kv_group k, float *s, int64_t n) {
     kvl_attend_raise_max(max, s, n, k.m);
     for (int64_t j = 0; j < k.m; j++) {
         int64_t row = k.first + j * k.step;
-        float old = x->max[row], keep = 1.0f;
+        float old = x->max[row];
         x->max[row] = max[j];
         if (max[j] > old && old != -INFINITY) {
-            keep = expf(old - max[j]);
+            float keep = expf(old - max[j]);
+            x->sum[row] *= keep;
             kvl_scale_by(x->acc + row * x->a->value_width, keep, x->a->value_width);
         }
-        sum[j] = x->sum[row] * keep;
+        sum[j] = 0.0f;
         /* All of them -inf: weights 0, but a NaN among them must stay one. */
         if (max[j] == -INFINITY) max[j] = 0.0f;
     }
+    /* The sums of a tile by themselves: a million small weights, one by one, are lost in a large
+     * sum. */
     kvl_attend_weigh(s, sum, max, n, k.m);
     for (int64_t j = 0; j < k.m; j++)
-        x->sum[k.first + j * k.step] = sum[j];
+        x->sum[k.first + j * k.step] += sum[j];
 }
 
 /* Logits of rows that a query does not see are -inf: their weight is 0. */
