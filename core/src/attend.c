@@ -200,9 +200,7 @@ static void thin_logits(group *x, const tile *in, kv_group k, int64_t at, int64_
             s[i] = kvl_dot(q, key + i * in->key_s, kw);
         return;
     }
-    for (int64_t i = 0; i < count; i++)
-        for (int64_t c = 0; c < kw; c++)
-            x->columns[c * STRIP + i] = key[i * in->key_s + c];
+    kvl_transpose(x->columns, STRIP, key, in->key_s, count, kw);
     for (int64_t j = 0; j < k.m; j++)
         memset(s + j * k.step * n, 0, (size_t)count * sizeof *s);
     kvl_small_product(s, k.step * n, q, k.step * kw, 1, x->columns, STRIP, k.m, count, kw);
