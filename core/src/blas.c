@@ -206,6 +206,14 @@ static kvl_status check_ld(const char *name, int64_t ld, int64_t rows, int64_t c
     return KVL_OK;
 }
 
+/* Columns of a tile at most. Deep products (k is a vocabulary) have narrower tiles: at full width
+ * even the lowest ones would take a second. */
+static int64_t most_columns(int64_t m, int64_t k) {
+    int64_t most = TILE_MOST / (TILE_M * (k + 1));
+    if (m < 2 * TILE_M || most < TILE_N_FEW) return TILE_N_FEW;
+    return most < TILE_N ? most : TILE_N;
+}
+
 /* Tiles of rows: as many as leave every thread one, and none of them too much or too little. */
 static void cut_rows(product *p, int64_t batch) {
     double row = (double)first_column(p, 1) * (double)p->k, all = row * (double)p->m;
@@ -259,7 +267,7 @@ kvl_status kvl_gemm_batched(float *c, int64_t ldc, int64_t c_step, kvl_mat a, kv
         kvl_make_panels(p.panels, b, n, k);
         cut_panels(&p);
     } else {
-        p.tiles_n = kvl_tiles(n, m < 2 * TILE_M ? TILE_N_FEW : TILE_N);
+        p.tiles_n = kvl_tiles(n, most_columns(m, k));
         if (m >= 2 * TILE_M) cut_rows(&p, batch);
     }
     int64_t tiles;
