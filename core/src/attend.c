@@ -56,7 +56,7 @@ typedef struct group {
     float *max;       /* [M] */
     float *sum;       /* [M] */
     float *shift;     /* [M]: max of one kv head, 0 where there is none yet */
-    float *sums;      /* [M]: its sums */
+    float *sums;      /* [M]: its sums over the tile */
     float *s;         /* [N, M]; [M, N] of few logit rows */
     float *rows;      /* rows that were read or gathered */
     float *columns;   /* [key_width, STRIP] keys of some rows, turned */
@@ -200,9 +200,7 @@ static void thin_logits(group *x, const tile *in, kv_group k, int64_t at, int64_
             s[i] = kvl_dot(q, key + i * in->key_s, kw);
         return;
     }
-    for (int64_t i = 0; i < count; i++)
-        for (int64_t c = 0; c < kw; c++)
-            x->columns[c * STRIP + i] = key[i * in->key_s + c];
+    kvl_transpose(x->columns, STRIP, key, in->key_s, count, kw);
     for (int64_t j = 0; j < k.m; j++)
         memset(s + j * k.step * n, 0, (size_t)count * sizeof *s);
     kvl_small_product(s, k.step * n, q, k.step * kw, 1, x->columns, STRIP, k.m, count, kw);
@@ -254,19 +252,22 @@ static void softmax_columns(group *x, kv_group k, float *s, int64_t n) {
     kvl_attend_raise_max(max, s, n, k.m);
     for (int64_t j = 0; j < k.m; j++) {
         int64_t row = k.first + j * k.step;
-        float old = x->max[row], keep = 1.0f;
+        float old = x->max[row];
         x->max[row] = max[j];
         if (max[j] > old && old != -INFINITY) {
-            keep = expf(old - max[j]);
+            float keep = expf(old - max[j]);
+            x->sum[row] *= keep;
             kvl_scale_by(x->acc + row * x->a->value_width, keep, x->a->value_width);
         }
-        sum[j] = x->sum[row] * keep;
+        sum[j] = 0.0f;
         /* All of them -inf: weights 0, but a NaN among them must stay one. */
         if (max[j] == -INFINITY) max[j] = 0.0f;
     }
+    /* The sums of a tile by themselves: a million small weights, one by one, are lost in a large
+     * sum. */
     kvl_attend_weigh(s, sum, max, n, k.m);
     for (int64_t j = 0; j < k.m; j++)
-        x->sum[k.first + j * k.step] = sum[j];
+        x->sum[k.first + j * k.step] += sum[j];
 }
 
 /* Logits of rows that a query does not see are -inf: their weight is 0. */

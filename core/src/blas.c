@@ -17,8 +17,9 @@
  */
 enum {
     UNIT_M = 12,
-    TILE_M = 96, /* at least */
-    TILE_N = 2048,
+    UNIT_N = 16,
+    TILE_M = 96,             /* at least */
+    TILE_N = 2048,           /* at most */
     TILE_N_FEW = 256,        /* when m < 2 * TILE_M: only the columns are cut */
     THIN = 8,                /* below this many rows or columns: matrix-vector code */
     THIN_ELEMENTS = 1 << 16, /* elements of the large operand per tile: 256 KiB, half an L2 cache */
@@ -133,6 +134,7 @@ void kvl_make_panels(float *panels, kvl_mat b, int64_t n, int64_t k) {
 
 void kvl_gemm_panels(float *c, int64_t ldc, const float *a, int64_t lda, const float *panels,
                      float alpha, float beta, int64_t m, int64_t n, int64_t k) {
+    if (k <= 0) scale_rows(c, ldc, beta, m, n);
     bool small = has_small_kernels(); /* else BLAS had better pack as few times as possible */
     int64_t most_m = small ? PANEL_M : m, most_k = small ? PANEL_K : k;
     for (int64_t i = 0; i < m; i += most_m)
@@ -150,8 +152,9 @@ void kvl_gemm_panels(float *c, int64_t ldc, const float *a, int64_t lda, const f
 
 /* --- products in tiles ------------------------------------------------------------------------ */
 
-/* One product or a batch of them, cut into tiles_m x tiles_n tiles of tile_m x tile_n: the last
- * row of tiles has the rest. */
+/* One product or a batch of them, cut into tiles_m x tiles_n tiles: those of the last row of tiles
+ * have the rest of the rows, and the columns are the same number in all, give or take a unit. A
+ * narrow rest would be a small product, for which BLAS has other code. */
 typedef struct product {
     float *c;
     int64_t ldc, c_step;
@@ -159,18 +162,24 @@ typedef struct product {
     float *panels; /* of b, or NULL */
     float alpha, beta;
     int64_t m, n, k;
-    int64_t tile_m, tile_n, tiles_m, tiles_n;
+    int64_t tile_m, tiles_m, tiles_n;
 } product;
+
+/* Where tile number `tile` of the columns begins; n for the one after the last. */
+static int64_t first_column(const product *p, int64_t tile) {
+    int64_t first = kvl_tiles(p->n, UNIT_N) * tile / p->tiles_n * UNIT_N;
+    return first < p->n ? first : p->n;
+}
 
 static kvl_status product_tile(void *ctx, int64_t tile, void *scratch, kvl_error *err) {
     (void)scratch;
     (void)err;
     const product *p = ctx;
     int64_t row = tile % p->tiles_m, i = row * p->tile_m;
-    int64_t j = tile / p->tiles_m % p->tiles_n * p->tile_n;
+    int64_t column = tile / p->tiles_m % p->tiles_n, j = first_column(p, column);
     int64_t batch = tile / p->tiles_m / p->tiles_n;
     int64_t m = row == p->tiles_m - 1 ? p->m - i : p->tile_m;
-    int64_t n = p->n - j < p->tile_n ? p->n - j : p->tile_n;
+    int64_t n = first_column(p, column + 1) - j;
     kvl_mat a = p->a, b = p->b;
     a.p += batch * a.step;
     b.p += batch * b.step;
@@ -197,14 +206,17 @@ static kvl_status check_ld(const char *name, int64_t ld, int64_t rows, int64_t c
     return KVL_OK;
 }
 
-/* Columns of a tile: all even, of at most `most`. */
-static int64_t even_part(int64_t n, int64_t most) {
-    return kvl_tiles(kvl_tiles(n, kvl_tiles(n, most)), 16) * 16;
+/* Columns of a tile at most. Deep products (k is a vocabulary) have narrower tiles: at full width
+ * even the lowest ones would take a second. */
+static int64_t most_columns(int64_t m, int64_t k) {
+    int64_t most = TILE_MOST / (TILE_M * (k + 1));
+    if (m < 2 * TILE_M || most < TILE_N_FEW) return TILE_N_FEW;
+    return most < TILE_N ? most : TILE_N;
 }
 
 /* Tiles of rows: as many as leave every thread one, and none of them too much or too little. */
 static void cut_rows(product *p, int64_t batch) {
-    double row = (double)p->tile_n * (double)p->k, all = row * (double)p->m;
+    double row = (double)first_column(p, 1) * (double)p->k, all = row * (double)p->m;
     int64_t threads = kvl_blas_threads() > 1 ? 1 : kvl_threads();
     int64_t tiles = batch * p->tiles_n >= 4 * threads ? 1 : threads;
     while (all / (double)tiles > (double)TILE_MOST)
@@ -236,13 +248,12 @@ kvl_status kvl_gemm_batched(float *c, int64_t ldc, int64_t c_step, kvl_mat a, kv
     if (!status) status = check_ld("c", ldc, m, n, err);
     if (status) return status;
     if (m == 0 || n == 0) return KVL_OK;
-    product p = {c, ldc, c_step, a, b, NULL, alpha, beta, m, n, k, m, n, 1, 1};
+    product p = {c, ldc, c_step, a, b, NULL, alpha, beta, m, n, k, m, 1, 1};
     /* A thin product reads its large operand once and is bound by memory: its tiles are cut by the
      * elements of that operand, so that the thin side finds them in the cache. */
     int64_t thin = k > 0 ? THIN_ELEMENTS / k : THIN_ELEMENTS;
     if (thin < 16) thin = 16;
     if (m < THIN) {
-        p.tile_n = thin;
         p.tiles_n = kvl_tiles(n, thin);
     } else if (n < THIN) {
         p.tile_m = thin;
@@ -256,8 +267,7 @@ kvl_status kvl_gemm_batched(float *c, int64_t ldc, int64_t c_step, kvl_mat a, kv
         kvl_make_panels(p.panels, b, n, k);
         cut_panels(&p);
     } else {
-        p.tile_n = even_part(n, m < 2 * TILE_M ? TILE_N_FEW : TILE_N);
-        p.tiles_n = kvl_tiles(n, p.tile_n);
+        p.tiles_n = kvl_tiles(n, most_columns(m, k));
         if (m >= 2 * TILE_M) cut_rows(&p, batch);
     }
     int64_t tiles;

@@ -45,12 +45,11 @@ typedef struct part {
 typedef struct loop {
     kvl_tile_fn fn;
     void *ctx;
-    int64_t n_tiles;
     char *scratch; /* [threads, step] */
     size_t step;
     int threads;
     part *parts;           /* [threads] */
-    _Atomic int64_t limit; /* the lowest tile that failed, n_tiles when none: those below it run */
+    _Atomic int64_t limit; /* the lowest tile that failed, or beyond all: those below it run */
     int64_t failed_tile;   /* the same, or -1; with its failure under `lock` */
     kvl_error failure;
 } loop;
@@ -235,7 +234,6 @@ kvl_status kvl_parallel_for(int64_t n_tiles, size_t scratch_bytes, kvl_tile_fn f
     }
     loop l = {.fn = fn,
               .ctx = ctx,
-              .n_tiles = n_tiles,
               .threads = threads,
               .parts = parts,
               .limit = n_tiles,

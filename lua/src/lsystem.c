@@ -278,17 +278,20 @@ static void run_child(char **argv, char **envp, int output, int report, pid_t pa
     _exit(127);
 }
 
-/* The strings of a list at `arg`, as C wants them; the block stays on the stack. */
+/* The strings of a list at `arg`, as C wants them; a copy of the list stays on the stack and keeps
+ * them, whatever a metamethod or a finalizer does to the caller's. */
 static char **string_list(lua_State *L, int arg) {
     lua_Integer n = luaL_len(L, arg);
     luaL_argcheck(L, n >= 0 && n <= 100000, arg, "too long a list");
+    lua_createtable(L, (int)n, 0);
+    int copy = lua_gettop(L);
     char **list = lua_newuserdatauv(L, ((size_t)n + 1) * sizeof *list, 0);
     for (lua_Integer i = 0; i < n; i++) {
         if (lua_rawgeti(L, arg, i + 1) != LUA_TSTRING ||
             strlen(lua_tostring(L, -1)) != lua_rawlen(L, -1))
             luaL_argerror(L, arg, "expected a list of strings without the character 0");
-        list[i] = (char *)lua_tostring(L, -1); /* kept by the list, which nobody changes here */
-        lua_pop(L, 1);
+        list[i] = (char *)lua_tostring(L, -1);
+        lua_rawseti(L, copy, i + 1);
     }
     list[n] = NULL;
     return list;

@@ -169,6 +169,25 @@ static void test_table(void) {
     }
 }
 
+/* Weights of many rows are as good as those of few: all values are 1, so the output is. */
+static void test_long(void) {
+    enum { ROWS = 1 << 16, HEADS = 8, WIDTH = 8 };
+    problem p;
+    make(&p, 1, 1, HEADS, WIDTH, WIDTH, ROWS, false);
+    kvl_source *s = add(&p, KVL_SEE_ALL, ROWS, 1, 2 * WIDTH, 0, WIDTH);
+    for (int64_t i = 0; i < HEADS * WIDTH; i++)
+        p.q[i] = 1.0f;
+    for (int64_t i = 0; i < ROWS * 2 * WIDTH; i++)
+        p.rows[0][i] = i / WIDTH % 2 ? 1.0f : i < WIDTH ? 0.0f : -0.814f; /* weights 1, 0.1 .. */
+    p.a.batch = 16, p.a.q_step_b = s->key.step_b = s->value.step_b = 0;   /* rows are not cut */
+    free(p.out), free(p.lse);
+    p.out = p.a.out = malloc((size_t)out_size(&p) * sizeof(float));
+    p.lse = p.a.lse = malloc((size_t)(p.a.batch * HEADS) * sizeof(float));
+    double e = error_of(&p);
+    CHECK(e < 1e-5, "%d rows: error %g", ROWS, e);
+    drop(&p);
+}
+
 /* Random unions of up to three sources of all rules, from tensors and from readers. With a single
  * query, each selected row must be read exactly once and no other one. */
 static void test_random(void) {
@@ -556,6 +575,7 @@ int main(void) {
     kvl_blas_single_thread();
     kvl_set_threads(2, NULL);
     test_table();
+    test_long();
     test_random();
     test_v4();
     test_threads();

@@ -140,8 +140,8 @@ static void test_gemm(void) {
 
 /* Panels of b, whichever way it lies, give what kvl_gemm_ref gives. */
 static void test_panels(void) {
-    static const int shapes[][3] = {
-        {1, 1, 1}, {96, 64, 128}, {97, 65, 129}, {5, 200, 3}, {300, 7, 260}};
+    static const int shapes[][3] = {{1, 1, 1},   {96, 64, 128}, {97, 65, 129},
+                                    {5, 200, 3}, {300, 7, 260}, {4, 5, 0}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int trans = 0; trans < 2; trans++) {
             int64_t m = shapes[i][0], n = shapes[i][1], k = shapes[i][2], ldb = (trans ? k : n) + 3;

@@ -32,6 +32,17 @@ function TestProcess:test_exec()
   check.fails('list of strings', system.exec, { 'true', 5 }, {})
 end
 
+-- Words that go away while the environment is read are still there for the program.
+function TestProcess:test_exec_keeps_its_words()
+  local words = { '/nowhere/' .. ('p'):rep(200) }
+  local none = setmetatable({}, { __len = function()
+    words[1] = nil
+    collectgarbage()
+    return 0
+  end })
+  lu.assertStrContains(system.exec(words, none), ': No such file')
+end
+
 -- The command never runs with kernels that BLAS took because it does not know the processor; what the user asks for
 -- stands.
 function TestProcess:test_the_command_picks_kernels()
