@@ -1,5 +1,6 @@
 /* test_attend.c - attention against its definition in double, and the properties it must have. */
 #include "check.h"
+#include "clock.h"
 #include "rand.h"
 
 #include "kvlab/attend.h"
@@ -10,7 +11,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <time.h>
 
 /* One problem: tensors owned here, rows [B, S, Hkv, width] per source. */
 typedef struct problem {
@@ -541,16 +541,10 @@ static void test_errors(void) {
     drop(&p);
 }
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void *cancel_soon(void *stamp) {
     struct timespec pause = {0, 50 * 1000 * 1000};
     nanosleep(&pause, NULL);
-    *(double *)stamp = now();
+    *(moment *)stamp = now();
     kvl_cancel();
     return NULL;
 }
@@ -560,14 +554,14 @@ static void test_cancel(void) {
     make(&p, 1, 6000, 16, 32, 32, 0, false);
     add(&p, KVL_SEE_CAUSAL, 6000, 16, 64, 0, 32);
     pthread_t thread;
-    double asked = 0;
+    moment asked = {0, 0};
     pthread_create(&thread, NULL, cancel_soon, &asked);
     kvl_status status = kvl_attend(&p.a, NULL);
-    double stopped = now();
+    double late = seconds_since(asked);
     pthread_join(thread, NULL);
     kvl_cancel_clear();
     CHECK(status == KVL_ECANCEL, "status %d", status);
-    CHECK(stopped - asked < 0.2 * CHECK_SLOWER, "stopped %g s after the request", stopped - asked);
+    CHECK(late < 0.2 * CHECK_SLOWER, "stopped %g s after the request", late);
     drop(&p);
 }
 
