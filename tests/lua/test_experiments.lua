@@ -9,7 +9,8 @@ local FOLDER <const> = check.root .. '/experiments/'
 local SWEEPS <const> = { ['records/run.lua'] = 'records/results.json', ['replay/run.lua'] = 'replay/results.json',
   ['records/trained.lua'] = 'records/trained.json', ['where-full/run.lua'] = 'where-full/results.json',
   ['ratio-overlap/run.lua'] = 'ratio-overlap/results.json', ['nanogpt-char/run.lua'] = 'nanogpt-char/results.json',
-  ['indexer-training/run.lua'] = 'indexer-training/results.json', ['sharing/run.lua'] = 'sharing/results.json' }
+  ['indexer-training/run.lua'] = 'indexer-training/results.json', ['sharing/run.lua'] = 'sharing/results.json',
+  ['sharing/hops.lua'] = 'sharing/hops.json' }
 
 local function rows(name)
   local file <close> = assert(io.open(FOLDER .. name))
@@ -74,7 +75,7 @@ function TestExperiments:test_tables_are_those_of_the_results()
   local numbers = 0
   for readme, files in pairs { ['where-full'] = { 'results' }, ['ratio-overlap'] = { 'results' },
     ['indexer-training'] = { 'results' }, ['nanogpt-char'] = { 'results' }, replay = { 'results' },
-    sharing = { 'results' },
+    sharing = { 'results', 'hops' },
     records = { 'results', 'trained' } } do
     local list = {}
     for _, name in ipairs(files) do
