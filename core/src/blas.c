@@ -217,7 +217,7 @@ static int64_t most_columns(int64_t m, int64_t k) {
 /* Tiles of rows: as many as leave every thread one, and none of them too much or too little. */
 static void cut_rows(product *p, int64_t batch) {
     double row = (double)first_column(p, 1) * (double)p->k, all = row * (double)p->m;
-    int64_t threads = kvl_blas_threads() > 1 ? 1 : kvl_threads();
+    int64_t threads = kvl_loop_threads();
     int64_t tiles = batch * p->tiles_n >= 4 * threads ? 1 : threads;
     while (all / (double)tiles > (double)TILE_MOST)
         tiles *= 2;
@@ -230,7 +230,7 @@ static void cut_rows(product *p, int64_t batch) {
 
 /* With panels, tiles cost nothing: several for each thread, so that all end together. */
 static void cut_panels(product *p) {
-    int64_t threads = kvl_blas_threads() > 1 ? 1 : kvl_threads();
+    int64_t threads = kvl_loop_threads();
     int64_t units = kvl_tiles(p->m, PANEL_M), most = TILE_MOST / (PANEL_M * p->n * p->k);
     int64_t per_tile = threads > 1 ? kvl_tiles(units, 4 * threads) : units;
     p->tile_m = (per_tile < most ? per_tile : most) * PANEL_M;

@@ -50,8 +50,7 @@ typedef struct loop {
     int threads;
     part *parts;           /* [threads] */
     _Atomic int64_t limit; /* the lowest tile that failed, or beyond all: those below it run */
-    int64_t failed_tile;   /* the same, or -1; with its failure under `lock` */
-    kvl_error failure;
+    kvl_error failure;     /* of that tile, KVL_OK when none; written under `lock` */
 } loop;
 
 static atomic_int threads_wanted; /* 0: one per processor */
@@ -104,9 +103,8 @@ static void run_tile(loop *l, int64_t tile, void *scratch) {
     if (status == KVL_OK) return;
     err.status = status;
     pthread_mutex_lock(&lock);
-    if (l->failed_tile < 0 || tile < l->failed_tile) {
+    if (tile < atomic_load(&l->limit)) {
         atomic_store(&l->limit, tile);
-        l->failed_tile = tile;
         l->failure = err;
     }
     pthread_mutex_unlock(&lock);
@@ -216,12 +214,16 @@ static void run_together(loop *l, int threads) {
     pthread_mutex_unlock(&lock);
 }
 
+int kvl_loop_threads(void) {
+    int threads = inside ? 1 : kvl_threads();
+    return threads > 1 && kvl_blas_threads() > 1 ? 1 : threads;
+}
+
 kvl_status kvl_parallel_for(int64_t n_tiles, size_t scratch_bytes, kvl_tile_fn fn, void *ctx,
                             kvl_error *err) {
     if (n_tiles <= 0) return KVL_OK;
-    int threads = inside ? 1 : kvl_threads();
+    int threads = kvl_loop_threads();
     if (n_tiles < threads) threads = (int)n_tiles;
-    if (threads > 1 && kvl_blas_threads() > 1) threads = 1;
     /* Two threads of the host with a loop each: the second one does its own alone. */
     bool together = threads > 1 && pthread_mutex_trylock(&owner) == 0;
     if (!together) threads = 1;
@@ -232,12 +234,7 @@ kvl_status kvl_parallel_for(int64_t n_tiles, size_t scratch_bytes, kvl_tile_fn f
         atomic_init(&parts[i].next, at);
         parts[i].end = at += n_tiles / threads + (i < n_tiles % threads);
     }
-    loop l = {.fn = fn,
-              .ctx = ctx,
-              .threads = threads,
-              .parts = parts,
-              .limit = n_tiles,
-              .failed_tile = -1};
+    loop l = {.fn = fn, .ctx = ctx, .threads = threads, .parts = parts, .limit = n_tiles};
     /* Whole cache lines per thread, so that two threads never write one. */
     if (scratch_bytes > SIZE_MAX / MAX_THREADS - 64) {
         status = kvl_fail(err, KVL_ENOMEM, "scratch of %zu bytes per thread", scratch_bytes);
@@ -255,7 +252,7 @@ kvl_status kvl_parallel_for(int64_t n_tiles, size_t scratch_bytes, kvl_tile_fn f
     }
     if (together) pthread_mutex_unlock(&owner);
     kvl_free(l.scratch);
-    if (status != KVL_OK || l.failed_tile < 0) return status;
+    if (status != KVL_OK || l.failure.status == KVL_OK) return status;
     if (err) *err = l.failure;
     return l.failure.status;
 }

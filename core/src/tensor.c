@@ -104,7 +104,7 @@ kvl_status kvl_tensor_new(kvl_tensor **out, kvl_dtype dtype, int ndim, const int
     int64_t bytes;
     kvl_tensor head;
     kvl_status status = layout_init(&head, &bytes, dtype, ndim, shape, err);
-    bool together = status == KVL_OK && kvl_threads() > 1 && bytes > 4 * CLEAR_BYTES &&
+    bool together = status == KVL_OK && kvl_loop_threads() > 1 && bytes > 4 * CLEAR_BYTES &&
                     bytes <= CLEAR_MOST;
     if (!together) return make(out, dtype, ndim, shape, kvl_alloc, err);
     status = make(out, dtype, ndim, shape, kvl_alloc_raw, err);

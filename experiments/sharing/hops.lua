@@ -2,7 +2,8 @@
 --   kvlab sweep experiments/sharing/hops.lua && kvlab report runs/sharing-hops
 -- The second look-up is of what the first one found: another entry, which a selection made before cannot know.
 -- Models learn on all entries (one look-up alone, then both), then their indexers alone, then with selections.
--- `dense` reads all entries, with four owners or one: the first is the baseline without which nothing can be claimed.
+-- k = 0 reads all entries, with four owners (`unshared`) or one: the first is the baseline, without which nothing can
+-- be claimed.
 local extend = require 'kvlab.extend'
 
 local DENSE = { unshared = 'hca/1{window=4}*4', reuse = 'hca/1{window=4} reuse*3' }

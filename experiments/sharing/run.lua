@@ -24,7 +24,7 @@ add(8, { window, mha, reuse * 2, mha })
 -- One owner whose entries are of m tokens.
 for _, m in ipairs { 1, 2, 4 } do add(16, { window, kv.hca { ratio = m, window = 2 }, reuse * 3 }) end
 
--- The pattern of V4.1, with 2 layers in the encoder and 4 in the decoder: as it is, without its Reindex, unshared.
+-- The pattern of V4.1, with 3 layers in the encoder and 4 in the decoder: as it is, without its Reindex, unshared.
 local swa = kv.swa { window = 2 }
 local function full(ratio, pool) return kv.full { ratio = ratio, window = 2, topk = 8, pool = pool } end
 local pooled = full(1, { blocks = 8, block = 4 })

@@ -16,6 +16,10 @@ KVL_API int kvl_threads(void);
 /* 0 goes back to one thread per processor. */
 KVL_API kvl_status kvl_set_threads(int n, kvl_error *err);
 
+/* Threads that a loop started here would get: 1 inside a loop and while BLAS has threads of its
+ * own. */
+KVL_API int kvl_loop_threads(void);
+
 /* Does tile number `tile`. `scratch` is this thread's own block: 64-byte aligned, contents
  * undefined (what an earlier tile left). A failure is returned, described in *err (never NULL). */
 typedef kvl_status (*kvl_tile_fn)(void *ctx, int64_t tile, void *scratch, kvl_error *err);
